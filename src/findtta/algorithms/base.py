@@ -1,0 +1,178 @@
+"""What every method has in common: the module that stands in for the user's model."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from findtta._table import render
+from findtta.errors import OptionError
+from findtta.layers.adaptive import AdaptiveNorm, ReusePermit
+from findtta.layers.surgery import adaptive_layers, replace_norms, restore_norms
+
+
+def option(default: Any, meaning: str) -> Any:
+    """Declare an option of a method: its default, and what it means."""
+    return dataclasses.field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a method that has none; methods with options inherit from it."""
+
+    def require_fraction(self, name: str) -> None:
+        """Raise unless option ``name`` is a number from 0 to 1."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise OptionError(f"option {name!r} must be a number from 0 to 1, but got {value!r}.")
+
+    def require_number(self, name: str) -> None:
+        """Raise unless option ``name`` is a number."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            raise OptionError(f"option {name!r} must be a number, but got {value!r}.")
+
+    def require_positive_int(self, name: str) -> None:
+        """Raise unless option ``name`` is a whole number of at least 1."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"option {name!r} must be a whole number of at least 1, but got {value!r}.")
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """One adapted layer: what it is, and what it did with the last batch."""
+
+    name: str
+    kind: str
+    channels: int
+    groups: int | None = None
+    score: float | None = None
+    split: bool | None = None
+
+
+class Report(list[LayerReport]):
+    """The adapted layers of a model, in module order; prints as a table."""
+
+    def __str__(self) -> str:
+        header = [field.name for field in dataclasses.fields(LayerReport)]
+        return render(header, [dataclasses.astuple(layer) for layer in self])
+
+    __repr__ = __str__
+
+
+class Adapted(nn.Module):
+    """A model under test-time adaptation: call it as you would call the model.
+
+    Made by :func:`findtta.adapt`. Attributes of the model can be read as if they were its own.
+    ``train()`` and ``eval()`` do not change what it computes.
+
+    Args:
+        model: The model to adapt; changed in place, so pass a copy to keep the original.
+        options: The method's options.
+        reuse_buffers: Let layers write over inputs that provably nothing else reads.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    citation: ClassVar[str]
+    Options: ClassVar[type[Options]] = Options
+    #: Whether one batch changes how later batches are treated.
+    stateful: ClassVar[bool] = False
+    #: Whether it computes gradients.
+    needs_grad: ClassVar[bool] = False
+    #: Whether a sample's output depends on the other samples of its batch.
+    batch_dependent: ClassVar[bool] = True
+    #: Whether it can be exported as a fixed graph.
+    exportable: ClassVar[bool] = True
+
+    model: nn.Module
+
+    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
+        super().__init__()
+        self.options: Any = options
+        self.inplace = False
+        self.was_training = {name: module.training for name, module in model.named_modules()}
+        model.eval()
+        self.permit: ReusePermit | None = None
+        if self.replaces_layers:
+            model, self.permit = replace_norms(model, self.make_layer, reuse_buffers=reuse_buffers)
+        self.model = model
+        super().train(False)
+
+    @property
+    def replaces_layers(self) -> bool:
+        """Whether the method puts its own layers in place of BatchNorm."""
+        return type(self).make_layer is not Adapted.make_layer
+
+    def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
+        """Build the layer that stands in for one BatchNorm layer."""
+        raise NotImplementedError
+
+    def layers(self) -> Iterator[tuple[str, AdaptiveNorm]]:
+        """Yield name and layer of every adapted layer, in module order."""
+        return adaptive_layers(self.model)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on a batch, adapting as it goes; no gradient is recorded."""
+        if torch.compiler.is_compiling():
+            with torch.no_grad():
+                return self.run(*args, **kwargs)
+        nested = torch.is_inference_mode_enabled()
+        with torch.inference_mode():
+            outputs = self.run(*args, **kwargs)
+        # Inference tensors refuse in-place changes and gradients; what we return is an ordinary one.
+        return outputs if nested else tree_map_only(Tensor, torch.clone, outputs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model once; methods that keep state across batches extend this."""
+        if self.permit is None or torch.compiler.is_compiling():
+            return self.model(*args, **kwargs)
+        # The proof that inputs may be overwritten holds for a call with one positional argument.
+        self.permit.open = len(args) == 1 and not kwargs
+        try:
+            return self.model(*args, **kwargs)
+        finally:
+            self.permit.open = False
+
+    def reset(self) -> None:
+        """Forget everything learned from the batches seen so far."""
+        for _, layer in self.layers():
+            layer.reset()
+
+    def report(self) -> Report:
+        """Describe every adapted layer and what it did with the last batch."""
+        return Report(
+            LayerReport(name, type(layer.norm).__name__, layer.channels, **layer.describe())
+            for name, layer in self.layers()
+        )
+
+    def restore(self) -> nn.Module:
+        """Take the adaptation out again, in place, and return the model as it was given."""
+        model = restore_norms(self.model)
+        for name, module in model.named_modules():
+            module.training = self.was_training.get(name, module.training)
+        return model
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode: what the adapted model computes never depends on the mode."""
+        return super().train(False)
+
+    def extra_repr(self) -> str:
+        chosen = dataclasses.asdict(self.options)
+        return ", ".join([f"method={self.name!r}", *(f"{key}={value!r}" for key, value in chosen.items())])
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "_modules" not in self.__dict__ or "model" not in self._modules:
+                raise
+            return getattr(self._modules["model"], name)

@@ -1,0 +1,138 @@
+"""FIND*: FIND that stops splitting the layers which drift little (selective FABN, S-FABN).
+
+During the cold start every layer is split and scored by the divergence of its inputs from the
+source. Then the scores are averaged, normalised over the layers, and the layers below the threshold
+use the statistics of the whole batch in place of a group's. The selection is never revised, except
+by :meth:`FINDStar.reset`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from findtta.algorithms.base import Adapted, Options, option
+from findtta.algorithms.find import FABN, FIND, FINDOptions
+from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores
+from findtta.layers.adaptive import AdaptiveNorm
+
+
+@dataclass(frozen=True)
+class FINDStarOptions(FINDOptions):
+    """Options of FIND*."""
+
+    threshold: float = option(0.1, "layers whose score, 0 to 1, is below it are not split (the paper's gamma)")
+    cold_start: int = option(10, "number of first batches that score the layers, all of them split")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_number("threshold")
+        self.require_positive_int("cold_start")
+
+
+class SelectiveFABN(FABN):
+    """FABN that scores itself during the cold start and may stop splitting afterwards."""
+
+    score_sum: Tensor
+    calls: Tensor
+    score: Tensor
+    split: Tensor
+
+    def __init__(self, norm: nn.Module, alpha: float) -> None:
+        super().__init__(norm, alpha)
+        device = next((tensor.device for tensor in [*norm.parameters(), *norm.buffers()]), None)
+        self.register_buffer("score_sum", torch.zeros((), device=device))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64, device=device))
+        self.register_buffer("score", torch.full((), torch.nan, device=device))
+        self.register_buffer("split", torch.ones((), dtype=torch.bool, device=device))
+        # What the buffers say, on the host, so that a forward pass never waits for the device.
+        self.scoring = True
+        self.splitting = True
+
+    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        if self.scoring:
+            self._add_score(mean, variance)
+        if self.splitting:
+            return super().statistics(mean, variance)
+        if not torch.compiler.is_compiling():
+            self.last_labels = None
+        return self.blended(mean, variance, batch_moments(mean, variance))
+
+    def _add_score(self, mean: Tensor, variance: Tensor) -> None:
+        source = self.source_statistics(mean, variance)
+        divergence = gaussian_kl(*batch_moments(mean, variance), *source, eps=self.norm.eps)  # type: ignore[arg-type]
+        self.score_sum += layer_score(divergence)
+        self.calls += 1
+
+    def reset(self) -> None:
+        super().reset()
+        self.score_sum.zero_()
+        self.calls.zero_()
+        self.score.fill_(torch.nan)
+        self.split.fill_(True)
+        self.scoring = self.splitting = True
+
+    def describe(self) -> dict[str, Any]:
+        groups = super().describe()["groups"] if self.splitting else 1
+        # Before the selection the raw mean score is what there is to see.
+        score = self.score_sum / self.calls if self.scoring else self.score
+        return {
+            "groups": groups,
+            "score": None if score.isnan() else float(score),
+            "split": self.splitting,
+        }
+
+
+class FINDStar(Adapted):
+    """FIND with splitting only where the features drift."""
+
+    name = "find-star"
+    summary = "FIND that stops splitting layers which drift little, chosen in the first batches"
+    citation = FIND.citation
+    Options = FINDStarOptions
+    stateful = True
+
+    batches: Tensor
+
+    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
+        super().__init__(model, options, reuse_buffers=reuse_buffers)
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self.batches_seen = 0  # the buffer's value on the host
+        self.register_load_state_dict_post_hook(FINDStar._read_buffers)
+
+    def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
+        return SelectiveFABN(norm, self.options.alpha)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = super().run(*args, **kwargs)
+        if self.batches_seen < self.options.cold_start:
+            self.batches_seen += 1
+            self.batches += 1
+            if self.batches_seen == self.options.cold_start:
+                self._select_layers()
+        return outputs
+
+    def _select_layers(self) -> None:
+        layers = [layer for _, layer in self.layers() if isinstance(layer, SelectiveFABN)]
+        # On the host: layers may live on several devices. A layer that was never called has NaN here.
+        raw = torch.stack([(layer.score_sum / layer.calls).cpu() for layer in layers])
+        scores = normalize_scores(raw)
+        for layer, score in zip(layers, scores, strict=True):
+            layer.score.copy_(score)
+            layer.split.copy_(~(score < self.options.threshold))
+        self._read_buffers()
+
+    def _read_buffers(self, *_: object) -> None:
+        self.batches_seen = int(self.batches)
+        for _, layer in self.layers():
+            if isinstance(layer, SelectiveFABN):
+                layer.scoring = self.batches_seen < self.options.cold_start
+                layer.splitting = bool(layer.split)
+
+    def reset(self) -> None:
+        super().reset()
+        self.batches.zero_()
+        self.batches_seen = 0

@@ -1,0 +1,14 @@
+"""Source: the model as it was trained, frozen. The baseline of every comparison."""
+
+from __future__ import annotations
+
+from findtta.algorithms.base import Adapted
+
+
+class Source(Adapted):
+    """No adaptation: running statistics, evaluation mode."""
+
+    name = "source"
+    summary = "the model as trained, with its running statistics"
+    citation = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
+    batch_dependent = False

@@ -1,0 +1,102 @@
+"""The two verbs of the library: adapt a model, and get the plain model back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from findtta.algorithms.base import Adapted
+from findtta.errors import UnsupportedModelError
+from findtta.registry import build_options, load_method
+
+
+def adapt(
+    model: nn.Module,
+    method: str | type[Adapted] = "find",
+    *,
+    inplace: bool = False,
+    reuse_buffers: bool = True,
+    **options: Any,
+) -> Adapted:
+    """Make a model adapt itself to each batch it is given.
+
+    Args:
+        model: Any torch model with BatchNorm layers. It is copied, and never changed.
+        method: Name of a method (see :func:`findtta.methods`), or a subclass of ``Adapted``.
+        inplace: Change ``model`` itself instead of a copy; :func:`unwrap` undoes it.
+        reuse_buffers: Let layers write over inputs that a trace of the model proves nothing else
+            reads: faster, and the same result. Turn it off if you change how the model's forward
+            uses its layers after adapting it.
+        **options: The method's options, for example ``alpha=0.9``.
+
+    Returns:
+        A module that is called like the model.
+
+    Raises:
+        UnknownNameError: If there is no such method or option.
+        OptionError: If an option has a value it does not accept.
+        UnsupportedModelError: If the model has no BatchNorm layer, or one that cannot be adapted.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+        >>> adapted = adapt(net, "find", alpha=0.8)
+        >>> adapted(torch.randn(4, 3, 16, 16)).shape
+        torch.Size([4, 8, 14, 14])
+    """
+    _refuse_unless_plain(model)
+    method_class = load_method(method) if isinstance(method, str) else method
+    method_options = build_options(method_class, options)
+    if not inplace:
+        try:
+            model = copy.deepcopy(model)
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"model ({type(model).__name__}) cannot be copied ({error}). Pass inplace=True to adapt the "
+                "model itself."
+            ) from error
+    adapted = method_class(model, method_options, reuse_buffers=reuse_buffers)
+    adapted.inplace = inplace
+    return adapted
+
+
+def unwrap(adapted: nn.Module) -> nn.Module:
+    """Get a plain model back from an adapted one.
+
+    Args:
+        adapted: What :func:`adapt` returned (compiled or not).
+
+    Returns:
+        The model without adaptation layers: the very object that was adapted if ``inplace=True``
+        (the adapted module is spent then), otherwise a new copy, and the adapted module goes on.
+    """
+    adapted = getattr(adapted, "_orig_mod", adapted)
+    if not isinstance(adapted, Adapted):
+        raise UnsupportedModelError(
+            f"adapted must be what findtta.adapt returned, but got a {type(adapted).__name__}, which is plain."
+        )
+    return (adapted if adapted.inplace else copy.deepcopy(adapted)).restore()
+
+
+def _refuse_unless_plain(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(
+            f"model must be a torch.nn.Module, but got {type(model).__name__}. Build the module and load its "
+            "weights first."
+        )
+    if isinstance(model, Adapted):
+        raise UnsupportedModelError(
+            f"model is already adapted (method {model.name!r}): adapt findtta.unwrap(model) instead."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            f"model ({type(model).__name__}) is TorchScript, whose layers are fixed: adapt the Python model "
+            "it was made from."
+        )
+    if hasattr(model, "_orig_mod"):
+        raise UnsupportedModelError(
+            "model is compiled already: compile after adapting, torch.compile(findtta.adapt(model))."
+        )

@@ -1,0 +1,40 @@
+"""Entry point of the ``findtta`` command: one subcommand per module of this package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import findtta
+from findtta.cli import demo, doctor, methods
+from findtta.errors import FindTTAError
+
+COMMANDS = (demo, doctor, methods)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the parser with all subcommands."""
+    parser = argparse.ArgumentParser(prog="findtta", description=findtta.__doc__)
+    parser.add_argument("--version", action="version", version=f"findtta {findtta.__version__}")
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        name = command.__name__.rpartition(".")[2]
+        summary = (command.__doc__ or "").strip().splitlines()[0]
+        subparser = subparsers.add_parser(name, help=summary, description=summary)
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the result is the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except FindTTAError as error:
+        print(f"findtta: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("findtta: stopped", file=sys.stderr)
+        return 130

@@ -1,0 +1,32 @@
+"""The one error family: every message names the argument, what was expected, what came and the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FindTTAError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class UnknownNameError(FindTTAError, ValueError):
+    """A name (of a method, an option, ...) that does not exist."""
+
+
+class OptionError(FindTTAError, ValueError):
+    """An option has a value outside what it accepts."""
+
+
+class UnsupportedModelError(FindTTAError, TypeError):
+    """The model, or one of its layers, cannot be adapted."""
+
+
+class MissingExtraError(FindTTAError, ImportError):
+    """An optional dependency is not installed."""
+
+
+def close_matches(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for names close to ``name``, or an empty string."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""

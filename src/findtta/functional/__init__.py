@@ -1,0 +1,21 @@
+"""Pure tensor functions: every equation of the paper, with shapes, and no state."""
+
+from findtta.functional.moments import batch_moments, group_moments, instance_moments
+from findtta.functional.normalize import blend, normalize
+from findtta.functional.partition import components, count_groups, first_neighbours, partition
+from findtta.functional.sensitivity import gaussian_kl, layer_score, normalize_scores
+
+__all__ = [
+    "batch_moments",
+    "blend",
+    "components",
+    "count_groups",
+    "first_neighbours",
+    "gaussian_kl",
+    "group_moments",
+    "instance_moments",
+    "layer_score",
+    "normalize",
+    "normalize_scores",
+    "partition",
+]

@@ -1,0 +1,113 @@
+"""Means and variances of instances, of groups of instances, and of the whole batch.
+
+Only :func:`instance_moments` reads the feature map; the other two combine its ``(B, C)`` results.
+All variances are biased (divided by the number of values), as in equation 4 of the paper.
+
+A sample with a NaN or an Inf is *poisoned*: its moments are left out of every statistic that
+another sample uses.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from findtta.functional._precision import widen
+
+# On CPU samples are reduced in slabs of about this size, so that the second read of a slab is
+# served by the cache and the table of squared deviations stays small.
+SLAB_BYTES = 4 << 20
+
+# Up to this many samples a group average is one small matrix product; above it, a scatter. On a
+# GPU the product is kept for longer: it is quick there, and a scatter would not be deterministic.
+DENSE_SAMPLES_CPU = 128
+DENSE_SAMPLES_ELSEWHERE = 4096
+
+
+def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of every sample and channel over its positions (equation 1).
+
+    Args:
+        features: Feature map, ``(B, C, *spatial)``; ``(B, C)`` counts as one position.
+
+    Returns:
+        Mean and biased variance, ``(B, C)`` each, in float32 (float64 for float64 features).
+    """
+    features = widen(features)
+    if features.ndim == 2:
+        return features, torch.zeros_like(features)
+    dims = tuple(range(2, features.ndim))
+    if torch.compiler.is_compiling() or features.device.type != "cpu":
+        variance, mean = torch.var_mean(features, dims, correction=0)
+        return mean, variance
+    sample_bytes = features[:1].numel() * features.element_size()
+    samples_per_slab = max(1, SLAB_BYTES // max(1, sample_bytes))
+    if samples_per_slab >= len(features):
+        return _two_pass_moments(features, dims)
+    slabs = [_two_pass_moments(slab, dims) for slab in features.split(samples_per_slab)]
+    return torch.cat([mean for mean, _ in slabs]), torch.cat([variance for _, variance in slabs])
+
+
+def _two_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    # ``var_mean`` is many times slower on CPU, and E[x^2] - E[x]^2 loses all digits of the variance
+    # where the mean is large: subtract first, then square (which is what mse_loss does, in one pass).
+    mean = features.mean(dims, keepdim=True)
+    squared_deviation = F.mse_loss(features, mean.expand_as(features), reduction="none")
+    return mean.flatten(1), squared_deviation.mean(dims)
+
+
+def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of each sample's group, from the moments of the samples (equation 4).
+
+    Args:
+        mean: Instance means, ``(B, C)``.
+        variance: Instance variances, ``(B, C)``.
+        labels: Group label per sample, ``(B,)``, each in ``0 .. B-1``.
+
+    Returns:
+        Mean and biased variance of the group each sample belongs to, ``(B, C)`` each.
+    """
+    mean, variance = _without_poison(mean), _without_poison(variance)
+    batch = len(labels)
+    limit = DENSE_SAMPLES_CPU if mean.device.type == "cpu" else DENSE_SAMPLES_ELSEWHERE
+    if torch.compiler.is_compiling() or batch <= limit:
+        same_group = (labels[:, None] == labels).to(mean.dtype)
+        share = same_group / same_group.sum(1, keepdim=True)
+
+        def average(values: Tensor) -> Tensor:
+            return share @ values
+    else:
+        size = mean.new_zeros(batch).index_add(0, labels, mean.new_ones(batch)).clamp_min(1)
+
+        def average(values: Tensor) -> Tensor:
+            total = torch.zeros_like(values).index_add(0, labels, values)
+            return (total / size[:, None])[labels]
+
+    group_mean = average(mean)
+    deviation = mean - group_mean
+    # Within plus between, both about the group's own mean: no large numbers cancel.
+    return group_mean, average(torch.addcmul(variance, deviation, deviation))
+
+
+def batch_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of the whole batch, from the moments of its samples.
+
+    Args:
+        mean: Instance means, ``(B, C)``.
+        variance: Instance variances, ``(B, C)``.
+
+    Returns:
+        Mean and biased variance over all samples that are not poisoned, ``(C,)`` each.
+    """
+    usable = torch.isfinite(torch.add(mean, variance, alpha=0).sum(1)).to(mean.dtype)
+    share = usable / usable.sum().clamp_min(1)
+    mean, variance = _without_poison(mean), _without_poison(variance)
+    batch_mean = share @ mean
+    deviation = mean - batch_mean
+    return batch_mean, share @ torch.addcmul(variance, deviation, deviation)
+
+
+def _without_poison(moments: Tensor) -> Tensor:
+    # A zero weight does not remove a NaN from a sum (0 * NaN is NaN); a zero value does.
+    return moments.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,67 @@
+"""Blending of statistics and the normalisation itself (equations 5 to 7)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from findtta.functional._precision import widen
+
+
+def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
+    """Mix test statistics with source statistics (equation 5 for means, 6 for variances).
+
+    Args:
+        test: Statistics of the test data, ``(C,)`` or ``(B, C)``.
+        source: Statistics of the training data, ``(C,)``.
+        alpha: Weight of the **source**, 0 to 1.
+
+    Returns:
+        ``alpha * source + (1 - alpha) * test``, of the shape of ``test``.
+    """
+    return torch.lerp(test, source.to(test.dtype), alpha)
+
+
+def normalize(
+    features: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    overwrite: bool = False,
+) -> Tensor:
+    """Normalise a feature map with given statistics, then scale and shift it (equation 7).
+
+    Args:
+        features: Feature map, ``(B, C, *spatial)``.
+        mean: Mean per channel, ``(C,)``, or per sample and channel, ``(B, C)``.
+        variance: Variance, of the shape of ``mean``.
+        weight: Scale per channel, ``(C,)``, or None for 1.
+        bias: Shift per channel, ``(C,)``, or None for 0.
+        eps: Added to the variance.
+        overwrite: Write the result over ``features`` (only where no gradient is recorded).
+
+    Returns:
+        The normalised map, of the shape, dtype and memory format of ``features``.
+    """
+    if mean.ndim == 1 and not overwrite:
+        statistics = [None if s is None else s.to(mean.dtype) for s in (mean, variance, weight, bias)]
+        wide = F.batch_norm(widen(features), *statistics, training=False, momentum=0.0, eps=eps)
+        return wide.to(features.dtype)
+    scale = torch.rsqrt(variance + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale if bias is None else torch.addcmul(bias.to(mean.dtype), mean, scale, value=-1)
+    per_position = (-1, features.shape[1]) + (1,) * (features.ndim - 2)
+    scale, shift = scale.view(per_position), shift.view(per_position)
+    wide = widen(features)
+    out = wide if overwrite else None
+    if wide.is_contiguous():
+        # Two vectorised passes beat one fused pass that broadcasts along the contiguous axis.
+        result = torch.mul(wide, scale, out=out).add_(shift)
+    else:
+        result = torch.addcmul(shift, wide, scale, out=out)
+    return result.to(features.dtype)

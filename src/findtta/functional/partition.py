@@ -1,0 +1,91 @@
+"""Layer-wise feature disentanglement (LFD): split a batch into groups of like features.
+
+Each sample points at its first neighbour, the sample of highest cosine similarity; samples joined
+by such pointers form a group (equations 2 and 3; the rule ``a_i = a_j`` of equation 3 adds no edge
+that the pointers do not already imply).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from findtta.functional._precision import widen
+
+NORM_FLOOR = 1e-12  # a zero vector gets similarity 0 to everything
+# Sums of two cosines lie in [-2, 2]. A sample prefers any other sample to itself, and itself to a
+# poisoned one, so a sample without a usable neighbour forms a group of its own.
+SELF, POISONED = -4.0, -5.0
+ROWS_AT_ONCE = 4096  # bounds the similarity table of very large batches
+TRACED_JUMPS = 24  # enough for batches of 2**24 when the batch size is symbolic
+
+
+def partition(features: Tensor) -> Tensor:
+    """Label the samples that share a first-neighbour component (LFD).
+
+    Args:
+        features: Feature map, ``(B, C, *spatial)``, or instance means, ``(B, C)``.
+
+    Returns:
+        Labels, int64 ``(B,)``: the index of one sample of the group, the same for all its members.
+
+    Example:
+        >>> import torch
+        >>> partition(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1], [0.1, 3.0]]))
+        tensor([0, 1, 0, 1])
+    """
+    descriptors = features.flatten(2).mean(2) if features.ndim > 2 else features
+    return components(first_neighbours(descriptors))
+
+
+def first_neighbours(descriptors: Tensor) -> Tensor:
+    """Index of the most similar other sample by cosine; the lowest index on ties.
+
+    Args:
+        descriptors: One vector per sample, ``(B, C)``.
+
+    Returns:
+        Neighbour index, int64 ``(B,)``. A sample with a NaN or Inf is nobody's neighbour and, like
+        a sample that is alone, points at itself.
+    """
+    descriptors = widen(descriptors)
+    norm = torch.linalg.vector_norm(descriptors, dim=1, keepdim=True)
+    unit = descriptors / norm.clamp_min(NORM_FLOOR)
+    if torch.compiler.is_compiling() or len(unit) <= ROWS_AT_ONCE:
+        similarity = unit @ unit.T
+        # The product of a matrix with its transpose need not be symmetric to the last bit. Made so,
+        # the walk along neighbours can only end in a pair that point at each other (ties included).
+        similarity = similarity + similarity.T
+        similarity = similarity.nan_to_num(nan=POISONED).fill_diagonal_(SELF)
+        return similarity.argmax(1)
+    neighbours = []
+    index = torch.arange(len(unit), device=unit.device)
+    for rows in index.split(ROWS_AT_ONCE):
+        similarity = unit[rows] @ unit.T + (unit @ unit[rows].T).T
+        similarity = similarity.nan_to_num(nan=POISONED)
+        similarity[rows - rows[0], rows] = SELF
+        neighbours.append(similarity.argmax(1))
+    return torch.cat(neighbours)
+
+
+def components(neighbours: Tensor) -> Tensor:
+    """Connected components of the graph with an edge from each node to its neighbour.
+
+    Args:
+        neighbours: One neighbour index per node, int64 ``(B,)``, in which every walk ends in a node
+            that points at itself or in two that point at each other (as first neighbours do).
+
+    Returns:
+        Labels, int64 ``(B,)``: the lower index of the two nodes at the end of the walk.
+    """
+    # Pointer jumping: each round doubles the steps taken, so log2(B) rounds end every walk.
+    jumps = TRACED_JUMPS if torch.compiler.is_compiling() else max(0, len(neighbours) - 1).bit_length()
+    end = neighbours
+    for _ in range(jumps):
+        end = end.gather(0, end)
+    return torch.minimum(end, neighbours.gather(0, end))
+
+
+def count_groups(labels: Tensor) -> Tensor:
+    """Number of groups in the labels of :func:`partition`, as a scalar tensor."""
+    return (labels == torch.arange(len(labels), device=labels.device)).sum()

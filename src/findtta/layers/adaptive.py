@@ -1,0 +1,171 @@
+"""The layer that stands in for a BatchNorm layer and chooses its statistics for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+
+from findtta.errors import UnsupportedModelError
+from findtta.functional import batch_moments, instance_moments, normalize
+from findtta.functional._precision import widen
+
+# Layers with one of these forwards normalise and do nothing else.
+PLAIN_FORWARDS = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
+
+
+class ReusePermit:
+    """Says when layers may write over their inputs: only while the adapted model's forward runs.
+
+    One permit is shared by all layers of a model. Called from elsewhere (a user who runs a few
+    submodules by hand), the layers leave their inputs alone.
+    """
+
+    def __init__(self) -> None:
+        self.open = False
+
+
+class AdaptiveNorm(nn.Module):
+    """Normalises like the BatchNorm layer it holds, with statistics chosen by :meth:`statistics`.
+
+    Training and evaluation mode make no difference. Attributes of the original layer (``weight``,
+    ``running_mean``, ...) can be read as if they were the layer's own.
+
+    Args:
+        norm: The BatchNorm layer to stand in for; it is kept, and never changed.
+    """
+
+    norm: nn.Module
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.permit: ReusePermit | None = None
+        # In a tuple, so that it is not registered as a child: the module whose output only we read.
+        self.producer: tuple[nn.Module | None, ...] = ()
+        super().train(False)
+
+    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the statistics to normalise with.
+
+        Args:
+            mean: Instance means of the layer's input, ``(B, C)``.
+            variance: Instance variances, ``(B, C)``.
+
+        Returns:
+            Mean and variance, ``(C,)`` for the whole batch or ``(B, C)`` per sample.
+        """
+        raise NotImplementedError
+
+    def source_statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the statistics the original layer would use, ``(C,)`` each.
+
+        They are its running statistics, or those of the batch where it keeps none.
+        """
+        if self.norm.running_mean is None:
+            return batch_moments(mean, variance)
+        return self.norm.running_mean, self.norm.running_var  # type: ignore[return-value]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels the layer normalises."""
+        return channels_of(self.norm)
+
+    def reset(self) -> None:
+        """Forget what was learned or recorded from earlier batches; most layers keep nothing."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return this layer's columns of the report: ``groups``, ``score``, ``split``."""
+        return {}
+
+    def forward(self, features: Tensor) -> Tensor:
+        norm = self.norm
+        if type(norm).forward in PLAIN_FORWARDS and not norm._forward_hooks and not norm._forward_pre_hooks:
+            norm._check_input_dim(features)  # type: ignore[operator]
+            return self._normalize(features, overwrite=self._may_overwrite())
+        if is_frozen_batch_norm(norm):
+            return self._normalize(features)
+        return run_with_replaced_batch_norm(norm, self._normalize, features)
+
+    def _normalize(self, features: Tensor, overwrite: bool = False) -> Tensor:
+        if torch.is_autocast_enabled(features.device.type):
+            with torch.autocast(features.device.type, enabled=False):
+                return self._normalize(features, overwrite)
+        norm: Any = self.norm
+        if features.shape[0] == 0:
+            return features.clone()
+        wide = widen(features)
+        mean, variance = self.statistics(*instance_moments(wide))
+        # A widened copy is ours to overwrite; the input itself only where it was proven safe.
+        overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
+        # With the original statistics, take the original's own path, so that results are equal to the bit.
+        overwrite = overwrite and mean is not norm.running_mean and not torch.compiler.is_compiling()
+        result = normalize(wide, mean, variance, norm.weight, norm.bias, norm.eps, overwrite=overwrite)
+        return result.to(features.dtype)
+
+    def _may_overwrite(self) -> bool:
+        # A hook on the producer may keep its output, and must not see it change.
+        if not self.producer or self.permit is None or not self.permit.open:
+            return False
+        hooked = any(module is not None and module._forward_hooks for module in self.producer)
+        return not hooked and not module_hooks._global_forward_hooks
+
+    def train(self, mode: bool = True) -> AdaptiveNorm:
+        """Stay in evaluation mode: what this layer does never depends on the mode."""
+        return super().train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "norm" or "_modules" not in self.__dict__ or "norm" not in self._modules:
+                raise
+            return getattr(self._modules["norm"], name)
+
+
+def channels_of(norm: nn.Module) -> int:
+    """Return how many channels a BatchNorm layer, frozen or not, normalises."""
+    return int(norm.num_features if hasattr(norm, "num_features") else len(norm.running_mean))  # type: ignore[arg-type]
+
+
+def is_frozen_batch_norm(module: nn.Module) -> bool:
+    """Tell whether ``module`` is a BatchNorm with constant statistics, as detection models use."""
+    parts = ("weight", "bias", "running_mean", "running_var", "eps")
+    return type(module).__name__ == "FrozenBatchNorm2d" and all(hasattr(module, part) for part in parts)
+
+
+class _ReplaceBatchNorm(TorchFunctionMode):
+    def __init__(self, replacement: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.replacement = replacement
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm or func is torch.batch_norm:
+            self.calls += 1
+            return self.replacement(args[0] if args else kwargs["input"])
+        return func(*args, **(kwargs or {}))
+
+
+def run_with_replaced_batch_norm(
+    norm: nn.Module, replacement: Callable[[Tensor], Tensor], features: Tensor
+) -> Tensor:
+    """Call ``norm`` with its one normalisation step replaced, so that all else it does still happens.
+
+    A BatchNorm subclass may drop out, activate or rescale besides normalising (timm's
+    ``BatchNormAct2d`` does); replacing the whole layer would silently lose that.
+    """
+    with _ReplaceBatchNorm(replacement) as mode:
+        result: Tensor = norm(features)
+    if mode.calls != 1:
+        raise UnsupportedModelError(
+            f"{type(norm).__module__}.{type(norm).__qualname__} called batch_norm {mode.calls} times in its "
+            "forward, and exactly one call can be adapted. Replace the layer by a torch BatchNorm layer, or "
+            "have its forward call super().forward() or torch.nn.functional.batch_norm once."
+        )
+    return result

@@ -1,0 +1,158 @@
+"""Finding the BatchNorm layers of a model, replacing them, and putting them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from findtta.errors import UnsupportedModelError
+from findtta.layers.adaptive import (
+    PLAIN_FORWARDS,
+    AdaptiveNorm,
+    ReusePermit,
+    channels_of,
+    is_frozen_batch_norm,
+    run_with_replaced_batch_norm,
+)
+from findtta.layers.reuse import sole_reader_producers
+
+# Shape of a small input for each kind, to try out layers whose forward we do not know.
+PROBE_SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 3), nn.BatchNorm3d: (3, 3, 3)}
+
+
+@dataclass(frozen=True)
+class NormSite:
+    """A BatchNorm layer found in a model; ``problem`` says why it cannot be adapted, if so."""
+
+    name: str
+    module: nn.Module
+    problem: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Class name of the layer."""
+        return type(self.module).__name__
+
+    @property
+    def channels(self) -> int:
+        """Number of channels it normalises."""
+        return channels_of(self.module)
+
+
+def find_norms(model: nn.Module) -> list[NormSite]:
+    """List every BatchNorm layer of a model in module order, adaptable or not."""
+    fused_parents = tuple(f"{name}." for name, module in model.named_modules() if _is_fused_block(module))
+    sites = []
+    for name, module in model.named_modules():
+        if not (isinstance(module, _BatchNorm) or type(module).__name__.startswith("FrozenBatchNorm")):
+            continue
+        if name.startswith(fused_parents):
+            problem: str | None = "it is part of a quantisation block that has folded it into a convolution"
+        else:
+            problem = _problem(module)
+        sites.append(NormSite(name, module, problem))
+    return sites
+
+
+def _is_fused_block(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.ao.nn") and not isinstance(module, nn.Sequential)
+
+
+def _problem(norm: nn.Module) -> str | None:
+    if is_frozen_batch_norm(norm):
+        return None
+    if isinstance(norm, nn.modules.lazy.LazyModuleMixin) and norm.has_uninitialized_params():
+        return "it is lazy and has no shape yet: run the model once on real data first"
+    if type(norm).forward in PLAIN_FORWARDS:
+        return None
+    shape = next((shape for kind, shape in PROBE_SHAPES.items() if isinstance(norm, kind)), (3, 3))
+    like = norm.running_mean if norm.running_mean is not None else norm.weight
+    was_training = norm.training
+    try:
+        norm.train(False)
+        with torch.inference_mode():
+            probe = torch.zeros(2, norm.num_features, *shape)  # type: ignore[arg-type]
+            if isinstance(like, torch.Tensor):
+                probe = probe.to(like.device, like.dtype)
+            run_with_replaced_batch_norm(norm, torch.clone, probe)
+    except Exception as error:  # whatever it raises, the layer cannot be adapted
+        return f"its own forward could not be adapted ({error})"
+    finally:
+        norm.train(was_training)
+    return None
+
+
+def replace_norms(
+    model: nn.Module, make_layer: Callable[[nn.Module], AdaptiveNorm], *, reuse_buffers: bool
+) -> tuple[nn.Module, ReusePermit]:
+    """Put an adaptive layer in the place of every BatchNorm layer of ``model``.
+
+    Args:
+        model: The model; changed in place. It must be in evaluation mode.
+        make_layer: Builds the adaptive layer around a BatchNorm layer.
+        reuse_buffers: Let layers write over inputs that provably nothing else reads.
+
+    Returns:
+        The model (a new module only if the model is itself a BatchNorm layer), and the permit that
+        allows reuse while it is open.
+    """
+    sites = find_norms(model)
+    _refuse_unless_adaptable(model, sites)
+    producers = sole_reader_producers(model) if reuse_buffers else {}
+    permit = ReusePermit()
+    layers: dict[nn.Module, AdaptiveNorm] = {}
+    for site in sites:
+        layer = make_layer(site.module)
+        layer.permit = permit
+        layer.producer = producers.get(site.name, ())
+        layers[site.module] = layer
+    return _swap(model, layers), permit
+
+
+def restore_norms(model: nn.Module) -> nn.Module:
+    """Undo :func:`replace_norms`: put the original layers back, in place."""
+    return _swap(model, {layer: layer.norm for _, layer in adaptive_layers(model)})
+
+
+def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveNorm]]:
+    """Yield name and layer of every adaptive layer, in module order."""
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, AdaptiveNorm))
+
+
+def _swap(model: nn.Module, new: dict[nn.Module, nn.Module] | dict[nn.Module, AdaptiveNorm]) -> nn.Module:
+    if model in new:
+        return new[model]
+    for parent in list(model.modules()):
+        # A layer that is registered in several places is replaced in each of them.
+        for child_name, child in list(parent._modules.items()):
+            if child is not None and child in new and parent not in new.values():
+                parent._modules[child_name] = new[child]
+    return model
+
+
+def _refuse_unless_adaptable(model: nn.Module, sites: list[NormSite]) -> None:
+    refused = [site for site in sites if site.problem]
+    if refused:
+        lines = [f"  {site.name or '(the model itself)'}: {site.kind}: {site.problem}" for site in refused]
+        raise UnsupportedModelError("these BatchNorm layers cannot be adapted:\n" + "\n".join(lines))
+    if not sites:
+        raise UnsupportedModelError(explain_missing_norms(model))
+
+
+def explain_missing_norms(model: nn.Module) -> str:
+    """Say why a model without BatchNorm layers has none, as far as can be told."""
+    convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    others = {type(m).__name__ for m in model.modules() if isinstance(m, nn.LayerNorm | nn.GroupNorm)}
+    message = f"model ({type(model).__name__}) has no BatchNorm layer, and that is what is adapted."
+    if others:
+        message += f" It normalises with {' and '.join(sorted(others))}, which keep no source statistics."
+    elif convolutions and all(convolution.bias is not None for convolution in convolutions):
+        message += (
+            " Every convolution has a bias, which suggests that the BatchNorm layers were fused into the"
+            " convolutions: adapt the model before fusing it (or before exporting or quantising it)."
+        )
+    return message

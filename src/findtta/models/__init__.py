@@ -1,0 +1,1 @@
+"""Models: those of other packages, behind one door."""

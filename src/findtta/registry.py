@@ -1,0 +1,136 @@
+"""The one list of methods: those of this package, and those other packages bring.
+
+A third-party package adds a method with an entry point in the group ``findtta.methods``, whose
+value names a subclass of :class:`findtta.Adapted`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from findtta._table import render
+from findtta.algorithms.base import Adapted, Options
+from findtta.errors import FindTTAError, UnknownNameError, close_matches
+
+ENTRY_POINT_GROUP = "findtta.methods"
+
+# Imported only when used.
+BUILT_IN: dict[str, str] = {
+    "source": "findtta.algorithms.source:Source",
+    "tbn": "findtta.algorithms.tbn:TBN",
+    "alpha-bn": "findtta.algorithms.alpha_bn:AlphaBN",
+    "find": "findtta.algorithms.find:FIND",
+    "find-star": "findtta.algorithms.find_star:FINDStar",
+}
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """What a method is: its declared properties, its options and where it comes from."""
+
+    name: str
+    summary: str
+    citation: str
+    stateful: bool
+    needs_grad: bool
+    batch_dependent: bool
+    exportable: bool
+    options: Mapping[str, tuple[Any, str]]
+
+    def __str__(self) -> str:
+        properties = [
+            f"{key.replace('_', ' ')}: {'yes' if getattr(self, key) else 'no'}"
+            for key in ("stateful", "needs_grad", "batch_dependent", "exportable")
+        ]
+        lines = [f"{self.name}: {self.summary}", f"  {', '.join(properties)}", f"  {self.citation}"]
+        lines += [f"  {key} = {default!r}: {meaning}" for key, (default, meaning) in self.options.items()]
+        return "\n".join(lines)
+
+
+class Catalogue(dict[str, MethodInfo]):
+    """Methods by name; iterating gives the names, printing gives a table."""
+
+    def __str__(self) -> str:
+        header = ("method", "stateful", "needs grad", "batch dependent", "exportable", "what it does")
+        rows = [
+            (m.name, m.stateful, m.needs_grad, m.batch_dependent, m.exportable, m.summary)
+            for m in self.values()
+        ]
+        return render(header, rows)
+
+    __repr__ = __str__
+
+
+def methods() -> Catalogue:
+    """List the available methods.
+
+    Returns:
+        A mapping from method name to its :class:`MethodInfo`, which prints as a table.
+
+    Example:
+        >>> "find" in methods()
+        True
+    """
+    return Catalogue({name: describe(load_method(name)) for name in _sources()})
+
+
+def describe(method: type[Adapted]) -> MethodInfo:
+    """Collect the declared properties of a method."""
+    options = {
+        field.name: (field.default, field.metadata.get("meaning", ""))
+        for field in dataclasses.fields(method.Options)
+    }
+    return MethodInfo(
+        name=method.name,
+        summary=method.summary,
+        citation=method.citation,
+        stateful=method.stateful,
+        needs_grad=method.needs_grad,
+        batch_dependent=method.batch_dependent,
+        exportable=method.exportable,
+        options=options,
+    )
+
+
+def load_method(name: str) -> type[Adapted]:
+    """Import the class of a method by its name."""
+    sources = _sources()
+    if name not in sources:
+        raise UnknownNameError(
+            f"method must be one of {', '.join(sources)}, but got {name!r}.{close_matches(name, sources)}"
+        )
+    module_name, _, class_name = sources[name].partition(":")
+    method = getattr(import_module(module_name), class_name)
+    if not (isinstance(method, type) and issubclass(method, Adapted)):
+        raise FindTTAError(f"method {name!r} must name a subclass of findtta.Adapted, but {sources[name]} is {method!r}.")
+    return method
+
+
+def build_options(method: type[Adapted], given: Mapping[str, Any]) -> Options:
+    """Make the method's options from keyword arguments, refusing names it does not have."""
+    known = {field.name: field for field in dataclasses.fields(method.Options)}
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(
+                f"method {method.name!r} has no option {name!r}.{close_matches(name, known)}"
+                + _explain_options(method)
+            )
+    return method.Options(**given)
+
+
+def _explain_options(method: type[Adapted]) -> str:
+    options = describe(method).options
+    if not options:
+        return " It has no options."
+    lines = [f"  {name} (default {default!r}): {meaning}" for name, (default, meaning) in options.items()]
+    return " Its options are:\n" + "\n".join(lines)
+
+
+def _sources() -> dict[str, str]:
+    third_party = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return third_party | BUILT_IN  # a built-in name always means the built-in method
