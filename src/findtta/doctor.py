@@ -77,7 +77,8 @@ def inspect(model: nn.Module, batch: Tensor | None = None) -> Inspection:
         raise UnsupportedModelError(f"model must be a torch.nn.Module, but got {type(model).__name__}.")
     sites = find_norms(model)
     layers = [
-        LayerFinding(s.name or "(the model itself)", s.kind, s.channels, s.problem is None, _note(s)) for s in sites
+        LayerFinding(s.name or "(the model itself)", s.kind, s.channels, s.problem is None, _note(s))
+        for s in sites
     ]
     layers += [
         LayerFinding(name, type(module).__name__, None, False, "not BatchNorm; left as it is")
@@ -109,7 +110,9 @@ def _note(site: NormSite) -> str:
     if isinstance(norm, _BatchNorm) and norm.weight is not None and not norm.weight.requires_grad:
         notes.append("affine frozen")
     if isinstance(norm, _BatchNorm) and type(norm).forward is not _BatchNorm.forward:
-        notes.append("does more than normalise; kept" if not isinstance(norm, nn.SyncBatchNorm) else "local batch only")
+        notes.append(
+            "does more than normalise; kept" if not isinstance(norm, nn.SyncBatchNorm) else "local batch only"
+        )
     return "; ".join(notes)
 
 
@@ -140,7 +143,7 @@ def _input_warnings(model: nn.Module, sites: list[NormSite], batch: Tensor) -> I
         yield "inputs: the batch contains NaN or Inf; such samples are left out of everybody else's statistics."
     if len(batch) == 1:
         yield "inputs: a batch of one has no neighbours; groups need several samples."
-    mean, variance = batch_moments(*instance_moments(batch))
+    _, variance = batch_moments(*instance_moments(batch))
     deviation = variance.sqrt()
     low, high = float(batch.min()), float(batch.max())
     seen = f"range {low:.3g} to {high:.3g}, standard deviation {float(deviation.mean()):.3g}"

@@ -33,7 +33,8 @@ class FABN(AdaptiveNorm):
     def __init__(self, norm: nn.Module, alpha: float) -> None:
         super().__init__(norm)
         self.alpha = alpha
-        self.last_labels: Tensor | None = None
+        # In a dict, because setting an attribute of a module is slow. Only for reports.
+        self.last_batch: dict[str, Tensor] = {}
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         if self.alpha == 1:
@@ -41,7 +42,7 @@ class FABN(AdaptiveNorm):
         # Adding nothing of the variance marks a sample whose variance is not finite as poisoned.
         labels = partition(torch.add(mean, variance, alpha=0))
         if not torch.compiler.is_compiling():
-            self.last_labels = labels
+            self.last_batch["labels"] = labels
         return self.blended(mean, variance, group_moments(mean, variance, labels))
 
     def blended(self, mean: Tensor, variance: Tensor, test: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -50,11 +51,11 @@ class FABN(AdaptiveNorm):
         return blend(test[0], source_mean, self.alpha), blend(test[1], source_variance, self.alpha)
 
     def reset(self) -> None:
-        self.last_labels = None
+        self.last_batch.clear()
 
     def describe(self) -> dict[str, Any]:
-        groups = None if self.last_labels is None else int(count_groups(self.last_labels))
-        return {"groups": groups, "split": True}
+        labels = self.last_batch.get("labels")
+        return {"groups": None if labels is None else int(count_groups(labels)), "split": True}
 
 
 class FIND(Adapted):
@@ -66,7 +67,7 @@ class FIND(Adapted):
         "Jiang et al., Feature-Based Instance Neighbor Discovery: Advanced Stable Test-Time Adaptation "
         "in Dynamic World, NeurIPS 2025"
     )
-    Options = FINDOptions
+    options_type = FINDOptions
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return FABN(norm, self.options.alpha)

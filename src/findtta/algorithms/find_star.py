@@ -58,7 +58,7 @@ class SelectiveFABN(FABN):
         if self.splitting:
             return super().statistics(mean, variance)
         if not torch.compiler.is_compiling():
-            self.last_labels = None
+            self.last_batch.clear()
         return self.blended(mean, variance, batch_moments(mean, variance))
 
     def _add_score(self, mean: Tensor, variance: Tensor) -> None:
@@ -92,7 +92,7 @@ class FINDStar(Adapted):
     name = "find-star"
     summary = "FIND that stops splitting layers which drift little, chosen in the first batches"
     citation = FIND.citation
-    Options = FINDStarOptions
+    options_type = FINDStarOptions
     stateful = True
 
     batches: Tensor
@@ -101,7 +101,7 @@ class FINDStar(Adapted):
         super().__init__(model, options, reuse_buffers=reuse_buffers)
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self.batches_seen = 0  # the buffer's value on the host
-        self.register_load_state_dict_post_hook(FINDStar._read_buffers)
+        self.register_load_state_dict_post_hook(FINDStar._read_buffers)  # type: ignore[no-untyped-call]
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return SelectiveFABN(norm, self.options.alpha)
@@ -125,7 +125,7 @@ class FINDStar(Adapted):
             layer.split.copy_(~(score < self.options.threshold))
         self._read_buffers()
 
-    def _read_buffers(self, *_: object) -> None:
+    def _read_buffers(self, *_hook_arguments: object) -> None:
         self.batches_seen = int(self.batches)
         for _, layer in self.layers():
             if isinstance(layer, SelectiveFABN):

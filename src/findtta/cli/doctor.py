@@ -41,7 +41,9 @@ def _load_batch(path: str) -> torch.Tensor:
             return torch.from_numpy(np.load(path, allow_pickle=False)).float()
         batch = torch.load(path, weights_only=True)
     except Exception as error:
-        raise OptionError(f"--inputs must be a saved tensor or a .npy array, but {path!r} cannot be read: {error}") from error
+        raise OptionError(
+            f"--inputs must be a saved tensor or a .npy array, but {path!r} cannot be read: {error}"
+        ) from error
     if not isinstance(batch, torch.Tensor):
         raise OptionError(f"--inputs must hold one tensor, but {path!r} holds a {type(batch).__name__}.")
     return batch

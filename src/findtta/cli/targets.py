@@ -26,7 +26,9 @@ def load_model(target: str, weights: str | None = None) -> nn.Module:
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
-        raise OptionError(f"model must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, but got {target!r}.")
+        raise OptionError(
+            f"model must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, but got {target!r}."
+        )
     model = _timm_model(name) if place == "timm" else _call(place, name)
     if not isinstance(model, nn.Module):
         raise OptionError(f"model {target!r} must give a torch.nn.Module, but gave a {type(model).__name__}.")
@@ -60,7 +62,9 @@ def _call(place: str, name: str) -> Any:
     except MissingExtraError:
         raise
     except (ImportError, OSError, SyntaxError) as error:
-        raise OptionError(f"model: {place!r} cannot be imported ({error}). Give a module on the path, or a file.") from error
+        raise OptionError(
+            f"model: {place!r} cannot be imported ({error}). Give a module on the path, or a file."
+        ) from error
     factory = getattr(module, name, None)
     if factory is None:
         raise OptionError(f"model: {place!r} has no {name!r}.")

@@ -10,7 +10,6 @@ another sample uses.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional._precision import widen
@@ -18,6 +17,8 @@ from findtta.functional._precision import widen
 # On CPU samples are reduced in slabs of about this size, so that the second read of a slab is
 # served by the cache and the table of squared deviations stays small.
 SLAB_BYTES = 4 << 20
+
+NO_REDUCTION = 0  # of aten.mse_loss, called directly because its Python wrapper costs as much as a small layer
 
 # Up to this many samples a group average is one small matrix product; above it, a scatter. On a
 # GPU the product is kept for longer: it is quick there, and a scatter would not be deterministic.
@@ -43,7 +44,7 @@ def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
         return mean, variance
     sample_bytes = features[:1].numel() * features.element_size()
     samples_per_slab = max(1, SLAB_BYTES // max(1, sample_bytes))
-    if samples_per_slab >= len(features):
+    if samples_per_slab >= features.shape[0]:
         return _two_pass_moments(features, dims)
     slabs = [_two_pass_moments(slab, dims) for slab in features.split(samples_per_slab)]
     return torch.cat([mean for mean, _ in slabs]), torch.cat([variance for _, variance in slabs])
@@ -53,7 +54,7 @@ def _two_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, 
     # ``var_mean`` is many times slower on CPU, and E[x^2] - E[x]^2 loses all digits of the variance
     # where the mean is large: subtract first, then square (which is what mse_loss does, in one pass).
     mean = features.mean(dims, keepdim=True)
-    squared_deviation = F.mse_loss(features, mean.expand_as(features), reduction="none")
+    squared_deviation: Tensor = torch.ops.aten.mse_loss(features, mean.expand_as(features), NO_REDUCTION)
     return mean.flatten(1), squared_deviation.mean(dims)
 
 
@@ -69,7 +70,7 @@ def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tenso
         Mean and biased variance of the group each sample belongs to, ``(B, C)`` each.
     """
     mean, variance = _without_poison(mean), _without_poison(variance)
-    batch = len(labels)
+    batch = labels.shape[0]
     limit = DENSE_SAMPLES_CPU if mean.device.type == "cpu" else DENSE_SAMPLES_ELSEWHERE
     if torch.compiler.is_compiling() or batch <= limit:
         same_group = (labels[:, None] == labels).to(mean.dtype)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from findtta.functional._precision import widen
+from findtta.functional._precision import as_dtype, widen
 
 
 def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
@@ -20,7 +20,7 @@ def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
     Returns:
         ``alpha * source + (1 - alpha) * test``, of the shape of ``test``.
     """
-    return torch.lerp(test, source.to(test.dtype), alpha)
+    return torch.lerp(test, as_dtype(source, test.dtype), alpha)
 
 
 def normalize(
@@ -47,21 +47,23 @@ def normalize(
     Returns:
         The normalised map, of the shape, dtype and memory format of ``features``.
     """
+    wide = widen(features)
+    mean, variance = as_dtype(mean, wide.dtype), as_dtype(variance, wide.dtype)
+    weight = None if weight is None else as_dtype(weight, wide.dtype)
+    bias = None if bias is None else as_dtype(bias, wide.dtype)
     if mean.ndim == 1 and not overwrite:
-        statistics = [None if s is None else s.to(mean.dtype) for s in (mean, variance, weight, bias)]
-        wide = F.batch_norm(widen(features), *statistics, training=False, momentum=0.0, eps=eps)
-        return wide.to(features.dtype)
+        result = F.batch_norm(wide, mean, variance, weight, bias, training=False, eps=eps)
+        return as_dtype(result, features.dtype)
     scale = torch.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight
-    shift = -mean * scale if bias is None else torch.addcmul(bias.to(mean.dtype), mean, scale, value=-1)
+    shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
     per_position = (-1, features.shape[1]) + (1,) * (features.ndim - 2)
     scale, shift = scale.view(per_position), shift.view(per_position)
-    wide = widen(features)
     out = wide if overwrite else None
     if wide.is_contiguous():
         # Two vectorised passes beat one fused pass that broadcasts along the contiguous axis.
         result = torch.mul(wide, scale, out=out).add_(shift)
     else:
         result = torch.addcmul(shift, wide, scale, out=out)
-    return result.to(features.dtype)
+    return as_dtype(result, features.dtype)

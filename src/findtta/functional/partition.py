@@ -51,13 +51,15 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
     descriptors = widen(descriptors)
     norm = torch.linalg.vector_norm(descriptors, dim=1, keepdim=True)
     unit = descriptors / norm.clamp_min(NORM_FLOOR)
-    if torch.compiler.is_compiling() or len(unit) <= ROWS_AT_ONCE:
+    if torch.compiler.is_compiling() or unit.shape[0] <= ROWS_AT_ONCE:
         similarity = unit @ unit.T
         # The product of a matrix with its transpose need not be symmetric to the last bit. Made so,
         # the walk along neighbours can only end in a pair that point at each other (ties included).
         similarity = similarity + similarity.T
-        similarity = similarity.nan_to_num(nan=POISONED).fill_diagonal_(SELF)
-        return similarity.argmax(1)
+        similarity = similarity.nan_to_num(nan=POISONED)
+        similarity.fill_diagonal_(SELF)
+        nearest: Tensor = similarity.argmax(1)
+        return nearest
     neighbours = []
     index = torch.arange(len(unit), device=unit.device)
     for rows in index.split(ROWS_AT_ONCE):
@@ -79,7 +81,7 @@ def components(neighbours: Tensor) -> Tensor:
         Labels, int64 ``(B,)``: the lower index of the two nodes at the end of the walk.
     """
     # Pointer jumping: each round doubles the steps taken, so log2(B) rounds end every walk.
-    jumps = TRACED_JUMPS if torch.compiler.is_compiling() else max(0, len(neighbours) - 1).bit_length()
+    jumps = TRACED_JUMPS if torch.compiler.is_compiling() else max(0, neighbours.shape[0] - 1).bit_length()
     end = neighbours
     for _ in range(jumps):
         end = end.gather(0, end)

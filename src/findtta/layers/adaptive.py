@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, normalize
-from findtta.functional._precision import widen
+from findtta.functional._precision import as_dtype, widen
 
 # Layers with one of these forwards normalise and do nothing else.
 PLAIN_FORWARDS = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
@@ -62,6 +62,17 @@ class AdaptiveNorm(nn.Module):
         """
         raise NotImplementedError
 
+    def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the statistics for a feature map; override it where instance moments are not enough.
+
+        Args:
+            features: The layer's input, ``(B, C, *spatial)``, in float32 or float64.
+
+        Returns:
+            Mean and variance, as :meth:`statistics` gives them.
+        """
+        return self.statistics(*instance_moments(features))
+
     def source_statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the statistics the original layer would use, ``(C,)`` each.
 
@@ -100,13 +111,13 @@ class AdaptiveNorm(nn.Module):
         if features.shape[0] == 0:
             return features.clone()
         wide = widen(features)
-        mean, variance = self.statistics(*instance_moments(wide))
+        mean, variance = self.statistics_for(wide)
         # A widened copy is ours to overwrite; the input itself only where it was proven safe.
         overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
         # With the original statistics, take the original's own path, so that results are equal to the bit.
         overwrite = overwrite and mean is not norm.running_mean and not torch.compiler.is_compiling()
         result = normalize(wide, mean, variance, norm.weight, norm.bias, norm.eps, overwrite=overwrite)
-        return result.to(features.dtype)
+        return as_dtype(result, features.dtype)
 
     def _may_overwrite(self) -> bool:
         # A hook on the producer may keep its output, and must not see it change.

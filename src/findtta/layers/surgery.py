@@ -75,7 +75,7 @@ def _problem(norm: nn.Module) -> str | None:
     try:
         norm.train(False)
         with torch.inference_mode():
-            probe = torch.zeros(2, norm.num_features, *shape)  # type: ignore[arg-type]
+            probe = torch.zeros(2, channels_of(norm), *shape)
             if isinstance(like, torch.Tensor):
                 probe = probe.to(like.device, like.dtype)
             run_with_replaced_batch_norm(norm, torch.clone, probe)
@@ -104,7 +104,7 @@ def replace_norms(
     _refuse_unless_adaptable(model, sites)
     producers = sole_reader_producers(model) if reuse_buffers else {}
     permit = ReusePermit()
-    layers: dict[nn.Module, AdaptiveNorm] = {}
+    layers: dict[nn.Module, nn.Module] = {}
     for site in sites:
         layer = make_layer(site.module)
         layer.permit = permit
@@ -123,7 +123,7 @@ def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveNorm]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, AdaptiveNorm))
 
 
-def _swap(model: nn.Module, new: dict[nn.Module, nn.Module] | dict[nn.Module, AdaptiveNorm]) -> nn.Module:
+def _swap(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
     if model in new:
         return new[model]
     for parent in list(model.modules()):
