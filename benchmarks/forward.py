@@ -13,29 +13,28 @@ import argparse
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from harness import interleave, ratios
+from harness import interleave, now, ratios
 from networks import NETWORKS, build
 from torch import Tensor, nn
 from variants import naive_find, variants
 
 from findtta import adapt
 from findtta._table import render
-from findtta.layers.surgery import adaptive_layers
+from findtta.layers import AdaptiveNorm
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 ROUNDS = {"resnet20": (25, 4), "resnet50": (6, 1)}
 
 
-def forward(model: nn.Module, batch: Tensor) -> Callable[[], Tensor]:
+def forward(model: Callable[[Tensor], Tensor], batch: Tensor) -> Callable[[], Tensor]:
     """Return a call of the model under inference mode."""
 
     def call() -> Tensor:
         with torch.inference_mode():
-            result: Tensor = model(batch)
-            return result
+            return model(batch)
 
     return call
 
@@ -57,31 +56,46 @@ def measure_time(name: str, layout: str, batch_size: int) -> str:
 
 
 def measure_layers(name: str, layout: str, batch_size: int) -> str:
-    """Normalisation layers alone: FIND against the loop over groups."""
+    """Time spent in the normalisation layers alone, during forward passes of the whole network."""
     network, size = build(name)
     batch = torch.randn(batch_size, 3, size, size).to(memory_format=LAYOUTS[layout])
-    quick, naive = adapt(network, "find", reuse_buffers=False), naive_find(network)
-    inputs: dict[str, Tensor] = {}
+    models = {"plain": network, "FIND": adapt(network, "find"), "loop over groups": naive_find(network)}
+    spent: dict[str, list[float]] = {}
+    clocks = {}
+    for label, model in models.items():
+        model.to(memory_format=LAYOUTS[layout])  # type: ignore[call-overload]
+        layers = [
+            m for m in model.modules() if isinstance(m, AdaptiveNorm if label != "plain" else nn.BatchNorm2d)
+        ]
+        clocks[label] = clock_layers(layers)
+        spent[label] = []
+    for turn in range(ROUNDS[name][0]):
+        for label, model in models.items():
+            clocks[label].clear()
+            forward(model, batch)()
+            if turn:
+                spent[label].append(sum(clocks[label]))
+    to_plain, to_find = ratios(spent, "plain"), ratios(spent, "FIND")
+    rows = [[label, f"{1e3 * min(spent[label]):.1f}", to_plain[label], to_find[label]] for label in models]
+    return render(["normalisation layers alone", "best ms", "ratio to plain", "ratio to FIND"], rows)
 
-    def record(layer_name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _module, args: inputs.__setitem__(layer_name, args[0].clone())
 
-    handles = [layer.register_forward_pre_hook(record(key)) for key, layer in quick.layers()]
-    forward(quick.to(memory_format=LAYOUTS[layout]), batch)()  # type: ignore[call-overload]
-    for handle in handles:
-        handle.remove()
+def clock_layers(layers: Sequence[nn.Module]) -> list[float]:
+    """Make layers write down how long each of their calls takes; returns the growing list."""
+    seconds: list[float] = []
 
-    def all_layers(layers: dict[str, nn.Module]) -> Callable[[], None]:
-        def call() -> None:
-            with torch.inference_mode():
-                for key, layer in layers.items():
-                    layer(inputs[key])
+    def timed(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def run(features: Tensor) -> Tensor:
+            start = now()
+            result = call(features)
+            seconds.append(now() - start)
+            return result
 
-        return call
+        return run
 
-    functions = {"FIND": all_layers(dict(quick.layers())), "loop": all_layers(dict(adaptive_layers(naive)))}
-    times = interleave(functions, 5)
-    return f"all normalisation layers, loop over groups / FIND: {ratios(times, 'FIND')['loop']}"
+    for layer in layers:
+        layer.forward = timed(layer.forward)
+    return seconds
 
 
 def measure_growth(name: str, layout: str) -> str:
@@ -171,7 +185,7 @@ def main() -> None:
             if "time" in wanted:
                 print(f"{name}, {layout}\n{measure_time(name, layout, arguments.batch_size)}\n", flush=True)
             if "layers" in wanted:
-                print(f"{name}, {layout}: {measure_layers(name, layout, arguments.batch_size)}\n", flush=True)
+                print(f"{name}, {layout}\n{measure_layers(name, layout, arguments.batch_size)}\n", flush=True)
         if "memory" in wanted:
             print(f"{name}\n{measure_memory(name, arguments.batch_size)}\n", flush=True)
         if "compile" in wanted:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 
-def _now() -> float:
+def now() -> float:
+    """Read the clock, once the device has finished."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # kernels run on after the call returns
     return time.perf_counter()
 
 
-def interleave(functions: dict[str, Callable[[], object]], rounds: int, calls: int = 1) -> dict[str, list[float]]:
+def interleave(
+    functions: Mapping[str, Callable[[], object]], rounds: int, calls: int = 1
+) -> dict[str, list[float]]:
     """Time each function in turn, round after round, so that all see the same state of the machine.
 
     Args:
@@ -33,10 +36,10 @@ def interleave(functions: dict[str, Callable[[], object]], rounds: int, calls: i
     for _ in range(rounds):
         for name, function in functions.items():
             function()
-            start = _now()
+            start = now()
             for _ in range(calls):
                 function()
-            times[name].append((_now() - start) / calls)
+            times[name].append((now() - start) / calls)
     return times
 
 

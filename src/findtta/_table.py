@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 def render(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Lay rows out in aligned columns: numbers to the right, text to the left."""
     cells = [[_text(value) for value in row] for row in rows]
-    numeric = [
-        all(_is_number(row[column]) for row in cells) and bool(cells) for column in range(len(header))
-    ]
+    numeric = [all(_is_number(row[column]) for row in cells) and bool(cells) for column in range(len(header))]
     widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:

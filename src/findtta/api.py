@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from findtta.algorithms.base import Adapted
-from findtta.errors import UnsupportedModelError
-from findtta.registry import build_options, load_method
+from findtta.errors import UnknownNameError, UnsupportedModelError
+from findtta.layers.adaptive import AdaptiveNorm
+from findtta.layers.surgery import require_adaptable
+from findtta.registry import build_options, load_method, method_names
 
 
 def adapt(
@@ -48,8 +50,10 @@ def adapt(
         torch.Size([4, 8, 14, 14])
     """
     _refuse_unless_plain(model)
-    method_class = load_method(method) if isinstance(method, str) else method
+    method_class = _method_class(method)
     method_options = build_options(method_class, options)
+    if method_class.replaces_layers():
+        require_adaptable(model)
     if not inplace:
         try:
             model = copy.deepcopy(model)
@@ -81,6 +85,17 @@ def unwrap(adapted: nn.Module) -> nn.Module:
     return (adapted if adapted.inplace else copy.deepcopy(adapted)).restore()
 
 
+def _method_class(method: str | type[Adapted]) -> type[Adapted]:
+    if isinstance(method, str):
+        return load_method(method)
+    if isinstance(method, type) and issubclass(method, Adapted):
+        return method
+    raise UnknownNameError(
+        f"method must be a name or a subclass of findtta.Adapted, but got {method!r}. The names are "
+        f"{', '.join(method_names())}."
+    )
+
+
 def _refuse_unless_plain(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(
@@ -90,6 +105,11 @@ def _refuse_unless_plain(model: object) -> None:
     if isinstance(model, Adapted):
         raise UnsupportedModelError(
             f"model is already adapted (method {model.name!r}): adapt findtta.unwrap(model) instead."
+        )
+    if any(isinstance(module, Adapted | AdaptiveNorm) for module in model.modules()):
+        raise UnsupportedModelError(
+            f"model ({type(model).__name__}) has a part that is already adapted: adapt the whole model, with that "
+            "part unwrapped first (findtta.unwrap)."
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise UnsupportedModelError(

@@ -22,8 +22,16 @@ class UnsupportedModelError(FindTTAError, TypeError):
     """The model, or one of its layers, cannot be adapted."""
 
 
+class InputError(FindTTAError, ValueError):
+    """A batch is not what the method can work on."""
+
+
 class MissingExtraError(FindTTAError, ImportError):
     """An optional dependency is not installed."""
+
+
+class SkippedUpdateWarning(UserWarning):
+    """A batch was predicted but not learned from, because something in it is not finite."""
 
 
 def close_matches(name: str, known: Iterable[str]) -> str:

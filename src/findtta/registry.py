@@ -7,6 +7,7 @@ value names a subclass of :class:`findtta.Adapted`.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from findtta._table import render
-from findtta.algorithms.base import Adapted, Options
+from findtta.algorithms.base import Adapted, Cost, Options
 from findtta.errors import FindTTAError, UnknownNameError, close_matches
 
 ENTRY_POINT_GROUP = "findtta.methods"
@@ -24,6 +25,14 @@ BUILT_IN: dict[str, str] = {
     "source": "findtta.algorithms.source:Source",
     "tbn": "findtta.algorithms.tbn:TBN",
     "alpha-bn": "findtta.algorithms.alpha_bn:AlphaBN",
+    "tent": "findtta.algorithms.tent:Tent",
+    "eata": "findtta.algorithms.eata:EATA",
+    "sar": "findtta.algorithms.sar:SAR",
+    "deyo": "findtta.algorithms.deyo:DeYO",
+    "iabn": "findtta.algorithms.iabn:IABN",
+    "note": "findtta.algorithms.note:NOTE",
+    "rotta": "findtta.algorithms.rotta:RoTTA",
+    "vida": "findtta.algorithms.vida:ViDA",
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
 }
@@ -40,16 +49,26 @@ class MethodInfo:
     needs_grad: bool
     batch_dependent: bool
     exportable: bool
+    cost: Cost
     options: Mapping[str, tuple[Any, str]]
+    presets: Mapping[str, Mapping[str, Any]]
 
     def __str__(self) -> str:
         properties = [
             f"{key.replace('_', ' ')}: {'yes' if getattr(self, key) else 'no'}"
             for key in ("stateful", "needs_grad", "batch_dependent", "exportable")
         ]
-        lines = [f"{self.name}: {self.summary}", f"  {', '.join(properties)}", f"  {self.citation}"]
+        lines = [f"{self.name}: {self.summary}", f"  {', '.join(properties)}"]
+        lines += [f"  passes per batch: {self.cost.forward} forward, {self.cost.backward} backward"]
+        lines += [f"  {self.citation}"]
         lines += [f"  {key} = {default!r}: {meaning}" for key, (default, meaning) in self.options.items()]
+        for preset, values in self.presets.items():
+            lines += [f"  preset {preset}: {', '.join(f'{key}={_short(value)}' for key, value in values.items())}"]
         return "\n".join(lines)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 class Catalogue(dict[str, MethodInfo]):
@@ -58,8 +77,7 @@ class Catalogue(dict[str, MethodInfo]):
     def __str__(self) -> str:
         header = ("method", "stateful", "needs grad", "batch dependent", "exportable", "what it does")
         rows = [
-            (m.name, m.stateful, m.needs_grad, m.batch_dependent, m.exportable, m.summary)
-            for m in self.values()
+            (m.name, m.stateful, m.needs_grad, m.batch_dependent, m.exportable, m.summary) for m in self.values()
         ]
         return render(header, rows)
 
@@ -76,14 +94,28 @@ def methods() -> Catalogue:
         >>> "find" in methods()
         True
     """
-    return Catalogue({name: describe(load_method(name)) for name in _sources()})
+    catalogue = Catalogue()
+    for name in method_names():
+        try:
+            catalogue[name] = describe(load_method(name))
+        except Exception as error:
+            if name in BUILT_IN:
+                raise
+            # Somebody else's broken package must not hide every other method.
+            warnings.warn(f"method {name!r} of another package cannot be loaded: {error}", stacklevel=2)
+    return catalogue
+
+
+def method_names() -> list[str]:
+    """Names of all methods, without importing them."""
+    return list(_sources())
 
 
 def describe(method: type[Adapted]) -> MethodInfo:
     """Collect the declared properties of a method."""
     options = {
         field.name: (field.default, field.metadata.get("meaning", ""))
-        for field in dataclasses.fields(method.Options)
+        for field in dataclasses.fields(method.options_type)
     }
     return MethodInfo(
         name=method.name,
@@ -93,7 +125,9 @@ def describe(method: type[Adapted]) -> MethodInfo:
         needs_grad=method.needs_grad,
         batch_dependent=method.batch_dependent,
         exportable=method.exportable,
+        cost=method.passes,
         options=options,
+        presets=method.options_type.presets(),
     )
 
 
@@ -107,20 +141,22 @@ def load_method(name: str) -> type[Adapted]:
     module_name, _, class_name = sources[name].partition(":")
     method = getattr(import_module(module_name), class_name)
     if not (isinstance(method, type) and issubclass(method, Adapted)):
-        raise FindTTAError(f"method {name!r} must name a subclass of findtta.Adapted, but {sources[name]} is {method!r}.")
+        raise FindTTAError(
+            f"method {name!r} must name a subclass of findtta.Adapted, but {sources[name]} is {method!r}."
+        )
     return method
 
 
 def build_options(method: type[Adapted], given: Mapping[str, Any]) -> Options:
     """Make the method's options from keyword arguments, refusing names it does not have."""
-    known = {field.name: field for field in dataclasses.fields(method.Options)}
+    known = {field.name: field for field in dataclasses.fields(method.options_type)}
     for name in given:
         if name not in known:
             raise UnknownNameError(
                 f"method {method.name!r} has no option {name!r}.{close_matches(name, known)}"
                 + _explain_options(method)
             )
-    return method.Options(**given)
+    return method.options_type(**given)
 
 
 def _explain_options(method: type[Adapted]) -> str:

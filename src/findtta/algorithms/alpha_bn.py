@@ -1,13 +1,19 @@
-"""alpha-BN: mix the source statistics with those of the test batch, the same way in every layer."""
+"""alpha-BN: mix the source statistics with those of the test batch, the same way in every layer.
+
+The variance of the batch is biased, as in BatchNorm itself; ``variance="unbiased"`` is the convention of
+the TTAB toolkit, which reads the batch's variance from a running buffer.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Options, option
-from findtta.functional import batch_moments, blend
+from findtta.functional import batch_moments, blend, instance_moments
 from findtta.layers.adaptive import AdaptiveNorm
 
 
@@ -16,23 +22,31 @@ class AlphaBNOptions(Options):
     """Options of alpha-BN."""
 
     alpha: float = option(0.1, "weight of the source statistics, 0 (TBN) to 1 (source)")
+    variance: str = option("biased", "variance of the batch: 'biased' (BatchNorm's) or 'unbiased' (TTAB's)")
 
     def __post_init__(self) -> None:
         self.require_fraction("alpha")
+        self.require_choice("variance", "biased", "unbiased")
 
 
 class AlphaNorm(AdaptiveNorm):
     """Normalises with a blend of source and batch statistics."""
 
-    def __init__(self, norm: nn.Module, alpha: float) -> None:
+    def __init__(self, norm: nn.Module, alpha: float, *, unbiased: bool = False) -> None:
         super().__init__(norm)
         self.alpha = alpha
+        self.unbiased = unbiased
 
-    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        mean, variance = instance_moments(features)
         source_mean, source_variance = self.source_statistics(mean, variance)
         if self.alpha == 1:
             return source_mean, source_variance
         batch_mean, batch_variance = batch_moments(mean, variance)
+        if self.unbiased:
+            usable = torch.isfinite(torch.add(mean, variance, alpha=0).sum(1)).sum()
+            values = usable * math.prod(features.shape[2:])
+            batch_variance = batch_variance * values / (values - 1).clamp_min(1)
         return blend(batch_mean, source_mean, self.alpha), blend(batch_variance, source_variance, self.alpha)
 
 
@@ -42,7 +56,7 @@ class AlphaBN(Adapted):
     name = "alpha-bn"
     summary = "a fixed mixture of source and test-batch statistics"
     citation = "You et al., Test-time Batch Statistics Calibration for Covariate Shift, arXiv 2021"
-    Options = AlphaBNOptions
+    options_type = AlphaBNOptions
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return AlphaNorm(norm, self.options.alpha)
+        return AlphaNorm(norm, self.options.alpha, unbiased=self.options.variance == "unbiased")

@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 from torch.utils._pytree import tree_map_only
 
 from findtta._table import render
 from findtta.errors import OptionError
 from findtta.layers.adaptive import AdaptiveNorm, ReusePermit
-from findtta.layers.surgery import adaptive_layers, replace_norms, restore_norms
+from findtta.layers.surgery import adaptive_layers, replace_norms, require_adaptable, restore_norms
 
 
 def option(default: Any, meaning: str) -> Any:
@@ -26,6 +27,11 @@ def option(default: Any, meaning: str) -> Any:
 @dataclass(frozen=True)
 class Options:
     """Options of a method that has none; methods with options inherit from it."""
+
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        """Return the values of each preset by its name; most methods have no presets."""
+        return {}
 
     def require_fraction(self, name: str) -> None:
         """Raise unless option ``name`` is a number from 0 to 1."""
@@ -44,6 +50,39 @@ class Options:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"option {name!r} must be a whole number of at least 1, but got {value!r}.")
+
+    def require_at_least_zero(self, name: str) -> None:
+        """Raise unless option ``name`` is a number of at least 0, and finite."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise OptionError(f"option {name!r} must be a number of at least 0, but got {value!r}.")
+
+    def require_flag(self, name: str) -> None:
+        """Raise unless option ``name`` is True or False."""
+        value = getattr(self, name)
+        if not isinstance(value, bool):
+            raise OptionError(f"option {name!r} must be True or False, but got {value!r}.")
+
+    def require_seed(self, name: str) -> None:
+        """Raise unless option ``name`` is a whole number that a random generator takes as its seed."""
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise OptionError(f"option {name!r} must be a whole number from 0 to 2**63 - 1, but got {value!r}.")
+
+    def require_choice(self, name: str, *choices: str) -> None:
+        """Raise unless option ``name`` is one of ``choices``."""
+        value = getattr(self, name)
+        if value not in choices:
+            expected = " or ".join(repr(choice) for choice in choices)
+            raise OptionError(f"option {name!r} must be {expected}, but got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method computes for one batch that it learns from, in passes through the model."""
+
+    forward: int
+    backward: int
 
 
 @dataclass(frozen=True)
@@ -83,7 +122,7 @@ class Adapted(nn.Module):
     name: ClassVar[str]
     summary: ClassVar[str]
     citation: ClassVar[str]
-    Options: ClassVar[type[Options]] = Options
+    options_type: ClassVar[type[Options]] = Options
     #: Whether one batch changes how later batches are treated.
     stateful: ClassVar[bool] = False
     #: Whether it computes gradients.
@@ -92,6 +131,8 @@ class Adapted(nn.Module):
     batch_dependent: ClassVar[bool] = True
     #: Whether it can be exported as a fixed graph.
     exportable: ClassVar[bool] = True
+    #: Passes through the model for one batch.
+    passes: ClassVar[Cost] = Cost(forward=1, backward=0)
 
     model: nn.Module
 
@@ -99,18 +140,25 @@ class Adapted(nn.Module):
         super().__init__()
         self.options: Any = options
         self.inplace = False
+        if self.replaces_layers():
+            require_adaptable(model)
         self.was_training = {name: module.training for name, module in model.named_modules()}
         model.eval()
         self.permit: ReusePermit | None = None
-        if self.replaces_layers:
+        if self.replaces_layers():
             model, self.permit = replace_norms(model, self.make_layer, reuse_buffers=reuse_buffers)
         self.model = model
         super().train(False)
 
-    @property
-    def replaces_layers(self) -> bool:
+    @classmethod
+    def replaces_layers(cls) -> bool:
         """Whether the method puts its own layers in place of BatchNorm."""
-        return type(self).make_layer is not Adapted.make_layer
+        return cls.make_layer is not Adapted.make_layer
+
+    @property
+    def cost(self) -> Cost:
+        """Forward and backward passes for one batch."""
+        return self.passes
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         """Build the layer that stands in for one BatchNorm layer."""
@@ -133,10 +181,18 @@ class Adapted(nn.Module):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model once; methods that keep state across batches extend this."""
-        if self.permit is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return self.model(*args, **kwargs)
-        # The proof that inputs may be overwritten holds for a call with one positional argument.
-        self.permit.open = len(args) == 1 and not kwargs
+        hooked = bool(module_hooks._has_any_global_hook())
+        for module in self.model.modules():
+            if module.training:
+                module.training = False  # somebody called train() on a part of the model
+            hooked = hooked or bool(module._forward_hooks or module._forward_pre_hooks)
+        if self.permit is None:
+            return self.model(*args, **kwargs)
+        # The proof that inputs may be overwritten holds for a call with one positional argument, and
+        # a hook may keep a tensor that must not change under it.
+        self.permit.open = len(args) == 1 and not kwargs and not hooked
         try:
             return self.model(*args, **kwargs)
         finally:

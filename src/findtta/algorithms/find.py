@@ -39,8 +39,7 @@ class FABN(AdaptiveNorm):
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         if self.alpha == 1:
             return self.source_statistics(mean, variance)
-        # Adding nothing of the variance marks a sample whose variance is not finite as poisoned.
-        labels = partition(torch.add(mean, variance, alpha=0))
+        labels = partition(mean)
         if not torch.compiler.is_compiling():
             self.last_batch["labels"] = labels
         return self.blended(mean, variance, group_moments(mean, variance, labels))

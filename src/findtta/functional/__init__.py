@@ -1,5 +1,7 @@
 """Pure tensor functions: every equation of the paper, with shapes, and no state."""
 
+from findtta.functional.entropy import softmax_entropy
+from findtta.functional.instance_aware import instance_aware_moments
 from findtta.functional.moments import batch_moments, group_moments, instance_moments
 from findtta.functional.normalize import blend, normalize
 from findtta.functional.partition import components, count_groups, first_neighbours, partition
@@ -13,9 +15,11 @@ __all__ = [
     "first_neighbours",
     "gaussian_kl",
     "group_moments",
+    "instance_aware_moments",
     "instance_moments",
     "layer_score",
     "normalize",
     "normalize_scores",
     "partition",
+    "softmax_entropy",
 ]

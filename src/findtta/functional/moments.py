@@ -3,8 +3,8 @@
 Only :func:`instance_moments` reads the feature map; the other two combine its ``(B, C)`` results.
 All variances are biased (divided by the number of values), as in equation 4 of the paper.
 
-A sample with a NaN or an Inf is *poisoned*: its moments are left out of every statistic that
-another sample uses.
+A sample with a NaN, an Inf or values too large to square is *poisoned*: its moments are NaN, and
+they are left out of every statistic that another sample uses.
 """
 
 from __future__ import annotations
@@ -33,9 +33,17 @@ def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
         features: Feature map, ``(B, C, *spatial)``; ``(B, C)`` counts as one position.
 
     Returns:
-        Mean and biased variance, ``(B, C)`` each, in float32 (float64 for float64 features).
+        Mean and biased variance, ``(B, C)`` each, in float32 (float64 for float64 features); all
+        NaN for a poisoned sample.
     """
-    features = widen(features)
+    mean, variance = _plain_moments(widen(features))
+    # Not finite if any moment is not, or if the square of a difference of two such means is not.
+    energy = torch.addcmul(variance, mean, mean, value=4).sum(1, keepdim=True)
+    mark = energy.detach() * 0  # 0, or NaN
+    return mean + mark, variance + mark
+
+
+def _plain_moments(features: Tensor) -> tuple[Tensor, Tensor]:
     if features.ndim == 2:
         return features, torch.zeros_like(features)
     dims = tuple(range(2, features.ndim))
@@ -101,7 +109,7 @@ def batch_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Mean and biased variance over all samples that are not poisoned, ``(C,)`` each.
     """
-    usable = torch.isfinite(torch.add(mean, variance, alpha=0).sum(1)).to(mean.dtype)
+    usable = torch.isfinite(mean.sum(1)).to(mean.dtype)
     share = usable / usable.sum().clamp_min(1)
     mean, variance = _without_poison(mean), _without_poison(variance)
     batch_mean = share @ mean
@@ -111,4 +119,4 @@ def batch_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 def _without_poison(moments: Tensor) -> Tensor:
     # A zero weight does not remove a NaN from a sum (0 * NaN is NaN); a zero value does.
-    return moments.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return moments.nan_to_num(nan=0.0)

@@ -51,7 +51,8 @@ def normalize(
     mean, variance = as_dtype(mean, wide.dtype), as_dtype(variance, wide.dtype)
     weight = None if weight is None else as_dtype(weight, wide.dtype)
     bias = None if bias is None else as_dtype(bias, wide.dtype)
-    if mean.ndim == 1 and not overwrite:
+    # torch's operator has no gradient for the statistics it is given.
+    if mean.ndim == 1 and not overwrite and not (mean.requires_grad or variance.requires_grad):
         result = F.batch_norm(wide, mean, variance, weight, bias, training=False, eps=eps)
         return as_dtype(result, features.dtype)
     scale = torch.rsqrt(variance + eps)

@@ -34,6 +34,8 @@ def partition(features: Tensor) -> Tensor:
         >>> partition(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1], [0.1, 3.0]]))
         tensor([0, 1, 0, 1])
     """
+    if not torch.compiler.is_compiling() and features.shape[0] == 0:
+        return torch.zeros(0, dtype=torch.int64, device=features.device)
     descriptors = features.flatten(2).mean(2) if features.ndim > 2 else features
     return components(first_neighbours(descriptors))
 
@@ -56,8 +58,7 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
         # The product of a matrix with its transpose need not be symmetric to the last bit. Made so,
         # the walk along neighbours can only end in a pair that point at each other (ties included).
         similarity = similarity + similarity.T
-        similarity = similarity.nan_to_num(nan=POISONED)
-        similarity.fill_diagonal_(SELF)
+        similarity = _with_diagonal(similarity.nan_to_num(nan=POISONED), SELF)
         nearest: Tensor = similarity.argmax(1)
         return nearest
     neighbours = []
@@ -68,6 +69,15 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
         similarity[rows - rows[0], rows] = SELF
         neighbours.append(similarity.argmax(1))
     return torch.cat(neighbours)
+
+
+def _with_diagonal(table: Tensor, value: float) -> Tensor:
+    if not torch.compiler.is_compiling():
+        table.fill_diagonal_(value)
+        return table
+    # The quicker form above would fix the size of the batch in a traced graph.
+    index = torch.arange(table.shape[0], device=table.device)
+    return table.masked_fill(index[:, None] == index, value)
 
 
 def components(neighbours: Tensor) -> Tensor:

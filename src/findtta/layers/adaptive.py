@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 
 from findtta.errors import UnsupportedModelError
@@ -23,7 +22,7 @@ class ReusePermit:
     """Says when layers may write over their inputs: only while the adapted model's forward runs.
 
     One permit is shared by all layers of a model. Called from elsewhere (a user who runs a few
-    submodules by hand), the layers leave their inputs alone.
+    submodules by hand), or when a hook may keep what passes by, the layers leave their inputs alone.
     """
 
     def __init__(self) -> None:
@@ -46,8 +45,7 @@ class AdaptiveNorm(nn.Module):
         super().__init__()
         self.norm = norm
         self.permit: ReusePermit | None = None
-        # In a tuple, so that it is not registered as a child: the module whose output only we read.
-        self.producer: tuple[nn.Module | None, ...] = ()
+        self.sole_reader = False  # whether nothing but this layer reads its input
         super().train(False)
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,11 +92,13 @@ class AdaptiveNorm(nn.Module):
         """Return this layer's columns of the report: ``groups``, ``score``, ``split``."""
         return {}
 
-    def forward(self, features: Tensor) -> Tensor:
-        norm = self.norm
+    def forward(self, input: Tensor) -> Tensor:
+        features, norm = input, self.norm
         if type(norm).forward in PLAIN_FORWARDS and not norm._forward_hooks and not norm._forward_pre_hooks:
             norm._check_input_dim(features)  # type: ignore[operator]
-            return self._normalize(features, overwrite=self._may_overwrite())
+            return self._normalize(
+                features, overwrite=self.sole_reader and self.permit is not None and self.permit.open
+            )
         if is_frozen_batch_norm(norm):
             return self._normalize(features)
         return run_with_replaced_batch_norm(norm, self._normalize, features)
@@ -118,13 +118,6 @@ class AdaptiveNorm(nn.Module):
         overwrite = overwrite and mean is not norm.running_mean and not torch.compiler.is_compiling()
         result = normalize(wide, mean, variance, norm.weight, norm.bias, norm.eps, overwrite=overwrite)
         return as_dtype(result, features.dtype)
-
-    def _may_overwrite(self) -> bool:
-        # A hook on the producer may keep its output, and must not see it change.
-        if not self.producer or self.permit is None or not self.permit.open:
-            return False
-        hooked = any(module is not None and module._forward_hooks for module in self.producer)
-        return not hooked and not module_hooks._global_forward_hooks
 
     def train(self, mode: bool = True) -> AdaptiveNorm:
         """Stay in evaluation mode: what this layer does never depends on the mode."""
@@ -151,14 +144,14 @@ def is_frozen_batch_norm(module: nn.Module) -> bool:
 
 
 class _ReplaceBatchNorm(TorchFunctionMode):
-    def __init__(self, replacement: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, replacement: Callable[[Tensor], Tensor], replaced: list[Any]) -> None:
         super().__init__()
         self.replacement = replacement
-        self.calls = 0
+        self.replaced = replaced
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm or func is torch.batch_norm:
-            self.calls += 1
+            self.replaced.append(func)
             return self.replacement(args[0] if args else kwargs["input"])
         return func(*args, **(kwargs or {}))
 
@@ -171,11 +164,12 @@ def run_with_replaced_batch_norm(
     A BatchNorm subclass may drop out, activate or rescale besides normalising (timm's
     ``BatchNormAct2d`` does); replacing the whole layer would silently lose that.
     """
-    with _ReplaceBatchNorm(replacement) as mode:
+    replaced: list[Any] = []  # a list of its own, because a compiled graph cannot read the mode's attributes
+    with _ReplaceBatchNorm(replacement, replaced):
         result: Tensor = norm(features)
-    if mode.calls != 1:
+    if len(replaced) != 1:
         raise UnsupportedModelError(
-            f"{type(norm).__module__}.{type(norm).__qualname__} called batch_norm {mode.calls} times in its "
+            f"{type(norm).__module__}.{type(norm).__qualname__} called batch_norm {len(replaced)} times in its "
             "forward, and exactly one call can be adapted. Replace the layer by a torch BatchNorm layer, or "
             "have its forward call super().forward() or torch.nn.functional.batch_norm once."
         )

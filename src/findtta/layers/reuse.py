@@ -8,8 +8,11 @@ symbolic trace of the model proves it; a model that cannot be traced simply does
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import warnings
+import weakref
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,19 +31,19 @@ PRODUCING_MODULES = (
 PRODUCING_FUNCTIONS = (F.conv1d, F.conv2d, F.conv3d, F.linear, torch.conv1d, torch.conv2d, torch.conv3d)
 
 
-def sole_reader_producers(model: nn.Module) -> dict[str, tuple[nn.Module | None, ...]]:
-    """Find the modules that are the only reader of a fresh tensor, with who produces it.
+def find_sole_readers(model: nn.Module) -> set[str]:
+    """Find the modules whose input is a fresh tensor that nothing else reads or keeps.
 
     Args:
         model: A model in evaluation mode, called with one positional argument.
 
     Returns:
-        Qualified name of each such module, and the producing module of each of its calls (None
-        where the producer is a function). Empty if the model cannot be traced.
+        Qualified names of those modules. Empty if the model cannot be traced.
     """
     arguments = _default_arguments(model)
     if arguments is None:
-        return {}
+        return set()
+    tracer = _Tracer()
     try:
         # A trace runs the model's own code on placeholders, which it may cache: trace a copy, with
         # the parameters shared.
@@ -48,26 +51,52 @@ def sole_reader_producers(model: nn.Module) -> dict[str, tuple[nn.Module | None,
         skeleton = copy.deepcopy(model, shared)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            graph = fx.Tracer().trace(skeleton, arguments)
+            graph = tracer.trace(skeleton, arguments)
     except Exception:  # any failure to trace means no proof, and nothing to reuse
-        return {}
+        return set()
+    kept = tracer.nodes_still_held()
     modules = dict(model.named_modules())
-    calls: dict[str, list[nn.Module | None]] = {}
-    shared_inputs = set()
+    sole: set[str] = set()
+    shared_inputs: set[str] = set()
     for node in graph.nodes:
-        if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+        if node.op != "call_module":
             continue
-        target = str(node.target)
-        producer = node.args[0]
-        if isinstance(producer, fx.Node) and len(producer.users) == 1:
-            if producer.op == "call_module" and type(modules[str(producer.target)]) in PRODUCING_MODULES:
-                calls.setdefault(target, []).append(modules[str(producer.target)])
-                continue
-            if producer.op == "call_function" and producer.target in PRODUCING_FUNCTIONS:
-                calls.setdefault(target, []).append(None)
-                continue
-        shared_inputs.add(target)
-    return {name: tuple(producers) for name, producers in calls.items() if name not in shared_inputs}
+        source = node.args[0] if len(node.args) == 1 and not node.kwargs else None
+        ours = isinstance(source, fx.Node) and source not in kept and _is_fresh(source, modules)
+        (sole if ours else shared_inputs).add(str(node.target))
+    return sole - shared_inputs
+
+
+def _is_fresh(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if len(node.users) != 1:
+        return False
+    if node.op == "call_module":
+        return type(modules[str(node.target)]) in PRODUCING_MODULES
+    return node.op == "call_function" and node.target in PRODUCING_FUNCTIONS
+
+
+class _TensorProxy(fx.Proxy):
+    # A model that asks whether its input is a tensor must hear the truth.
+    __class__ = property(lambda self: torch.Tensor)
+
+
+class _Tracer(fx.Tracer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proxies: list[weakref.ref[fx.Proxy]] = []
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        proxy = _TensorProxy(node, self)
+        self.proxies.append(weakref.ref(proxy))
+        return proxy
+
+    def create_arg(self, a: Any) -> Any:
+        return a.node if type(a) is _TensorProxy else super().create_arg(a)
+
+    def nodes_still_held(self) -> set[fx.Node]:
+        """Nodes whose value the model has put away somewhere, to read it later."""
+        gc.collect()
+        return {proxy.node for reference in self.proxies if (proxy := reference()) is not None}
 
 
 def _default_arguments(model: nn.Module) -> dict[str, object] | None:

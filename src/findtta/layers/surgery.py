@@ -18,7 +18,7 @@ from findtta.layers.adaptive import (
     is_frozen_batch_norm,
     run_with_replaced_batch_norm,
 )
-from findtta.layers.reuse import sole_reader_producers
+from findtta.layers.reuse import find_sole_readers
 
 # Shape of a small input for each kind, to try out layers whose forward we do not know.
 PROBE_SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 3), nn.BatchNorm3d: (3, 3, 3)}
@@ -92,7 +92,8 @@ def replace_norms(
     """Put an adaptive layer in the place of every BatchNorm layer of ``model``.
 
     Args:
-        model: The model; changed in place. It must be in evaluation mode.
+        model: The model, which :func:`require_adaptable` accepts; changed in place. It must be in
+            evaluation mode.
         make_layer: Builds the adaptive layer around a BatchNorm layer.
         reuse_buffers: Let layers write over inputs that provably nothing else reads.
 
@@ -101,14 +102,13 @@ def replace_norms(
         allows reuse while it is open.
     """
     sites = find_norms(model)
-    _refuse_unless_adaptable(model, sites)
-    producers = sole_reader_producers(model) if reuse_buffers else {}
+    sole_readers = find_sole_readers(model) if reuse_buffers else set()
     permit = ReusePermit()
     layers: dict[nn.Module, nn.Module] = {}
     for site in sites:
         layer = make_layer(site.module)
         layer.permit = permit
-        layer.producer = producers.get(site.name, ())
+        layer.sole_reader = site.name in sole_readers
         layers[site.module] = layer
     return _swap(model, layers), permit
 
@@ -134,7 +134,9 @@ def _swap(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
     return model
 
 
-def _refuse_unless_adaptable(model: nn.Module, sites: list[NormSite]) -> None:
+def require_adaptable(model: nn.Module) -> None:
+    """Raise unless the model has BatchNorm layers, and all of them can be adapted."""
+    sites = find_norms(model)
     refused = [site for site in sites if site.problem]
     if refused:
         lines = [f"  {site.name or '(the model itself)'}: {site.kind}: {site.problem}" for site in refused]

@@ -1,0 +1,149 @@
+"""DeYO: entropy minimisation on samples whose prediction rests on the shape of the object.
+
+Shuffling the patches of an image destroys shapes and keeps colours and textures. A sample is learned
+from only if its entropy is low and the shuffle takes much of the probability of its predicted class
+away; the more it takes, the larger the sample's weight.
+
+Deviations: the margins scale with the number of classes, as the authors' formulas do
+(``margins="imagenet"`` keeps their ImageNet values for every data set); BatchNorm layers of every
+dimension are adapted; an image that is not square stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.errors import InputError
+from findtta.functional import softmax_entropy
+
+
+@dataclass(frozen=True)
+class DeYOOptions(GradientOptions):
+    """Options of DeYO."""
+
+    skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
+    margins: str = option("dataset", "'dataset' (by the number of classes) or 'imagenet' (for 1000 classes)")
+    entropy_threshold: float | None = option(None, "samples with an entropy below it may be learned from (tau_E)")
+    entropy_margin: float | None = option(None, "entropy at which a sample's entropy weight is 1 (Ent0)")
+    plpd_threshold: float | None = option(None, "least loss of probability under shuffled patches (tau_P)")
+    patches_per_side: int = option(4, "patches along each side of an image")
+    seed: int = option(0, "seed of the patch permutations")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_choice("margins", "dataset", "imagenet")
+        for name in ("entropy_threshold", "entropy_margin", "plpd_threshold"):
+            self.unless_none(name, self.require_number)
+        self.require_positive_int("patches_per_side")
+        self.require_seed("seed")
+
+    @property
+    def depends_on_classes(self) -> bool:
+        by_classes = self.margins == "dataset" and None in (self.entropy_threshold, self.entropy_margin)
+        return super().depends_on_classes or by_classes
+
+    def preset_values(self) -> dict[str, Any]:
+        values = super().preset_values() | {"plpd_threshold": 0.2}
+        if self.preset == "official":
+            values |= self.by_class_count(
+                ten={"optimizer": "adam", "lr": 1e-3},
+                hundred={"optimizer": "adam", "lr": 1e-3},
+                thousand={"lr": 2.5e-4, "plpd_threshold": 0.3},
+            )
+        certain, reliable = (
+            (0.4 * math.log(1000), 0.5 * math.log(1000))
+            if self.margins == "imagenet"
+            else (self.log_classes(0.4), self.log_classes(0.5))
+        )
+        return values | {"entropy_margin": certain, "entropy_threshold": reliable}
+
+
+class DeYO(GradientAdapted):
+    """Destroy your object: selection by what shuffled patches do to a prediction."""
+
+    name = "deyo"
+    summary = "entropy minimisation on confident samples whose prediction shuffled patches destroy"
+    citation = (
+        "Lee et al., Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled "
+        "Factors, ICLR 2024"
+    )
+    options_type = DeYOOptions
+    passes = Cost(forward=2, backward=1)
+
+    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
+        super().__init__(model, options, reuse_buffers=reuse_buffers)
+        #: How much probability the shuffle took from the reliable samples of the last batch, in order.
+        self.plpd: Tensor | None = None
+
+    def learn(self, inputs: Tensor) -> Tensor:
+        self._refuse_unless_images(inputs)
+        logits = self.logits(inputs)
+        entropy = softmax_entropy(logits)
+        self.reliable = self.selected = entropy.detach() < self.options.entropy_threshold
+        self.plpd = None
+        if not self.reliable.any():
+            return logits
+        self.plpd = self._lost_probability(inputs[self.reliable], logits[self.reliable].detach())
+        destroyed = self.plpd > self.options.plpd_threshold
+        self.selected = self.reliable.masked_scatter(self.reliable, destroyed)
+        if destroyed.any():
+            chosen = entropy[self.selected]
+            weight = torch.exp(self.options.entropy_margin - chosen.detach()) + torch.exp(self.plpd[destroyed])
+            self.descend((weight * chosen).mean())
+        return logits
+
+    def _lost_probability(self, images: Tensor, logits: Tensor) -> Tensor:
+        permutations = self.draw_permutations(len(images)).to(images.device)
+        shuffled = shuffle_patches(images, permutations, self.options.patches_per_side)
+        predicted = logits.argmax(1, keepdim=True)
+        lost = logits.softmax(1) - self.predict(shuffled).softmax(1)
+        return lost.gather(1, predicted).squeeze(1)
+
+    def draw_permutations(self, count: int) -> Tensor:
+        """Draw an order of the patches for each of ``count`` images, ``(count, patches)``."""
+        return torch.rand(count, self.options.patches_per_side**2, generator=self.generator).argsort(1)
+
+    def _refuse_unless_images(self, inputs: Tensor) -> None:
+        side = self.options.patches_per_side
+        if inputs.ndim != 4 or min(inputs.shape[2:]) < side:
+            raise InputError(
+                f"method {self.name!r} shuffles patches, so inputs must be (batch, channels, height, width) "
+                f"images of at least {side} pixels a side, but got {tuple(inputs.shape)}. Use another method."
+            )
+
+
+def shuffle_patches(images: Tensor, permutations: Tensor, per_side: int) -> Tensor:
+    """Cut each image into ``per_side ** 2`` patches and put them together in another order.
+
+    Args:
+        images: Images, ``(B, C, H, W)``; resized to a multiple of ``per_side`` and back where needed.
+        permutations: Which patch comes to each place, row by row, int64 ``(B, per_side ** 2)``.
+        per_side: Patches along each side.
+
+    Returns:
+        Shuffled images, ``(B, C, H, W)``.
+    """
+    size = images.shape[2:]
+    height, width = (length // per_side for length in size)
+    images = _resize(images, (height * per_side, width * per_side))
+    batch, channels = images.shape[:2]
+    patches = (
+        images.view(batch, channels, per_side, height, per_side, width).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    )
+    patches = patches[torch.arange(batch, device=images.device)[:, None], permutations]
+    patches = patches.unflatten(1, (per_side, per_side)).permute(0, 3, 1, 4, 2, 5)
+    return _resize(patches.reshape(images.shape), size)
+
+
+def _resize(images: Tensor, size: tuple[int, ...]) -> Tensor:
+    if tuple(images.shape[2:]) == tuple(size):
+        return images
+    return F.interpolate(images, size, mode="bilinear", antialias=True)

@@ -1,0 +1,401 @@
+"""What methods that learn during the stream have in common.
+
+They train the affine parameters of the BatchNorm layers, in a copy of the user's model, with one
+optimizer that lives as long as the stream. A method says how it learns from one batch
+(:meth:`GradientAdapted.learn`); the rest is here: presets, a safe optimizer step, reset, saving.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from findtta.algorithms.base import Adapted, Cost, Options, option
+from findtta.algorithms.tbn import BatchStatisticsNorm
+from findtta.collapse import Collapse, CollapseGuard
+from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
+from findtta.layers.adaptive import AdaptiveNorm
+
+# Numbers of classes the authors published values for (CIFAR-10, CIFAR-100, ImageNet).
+PUBLISHED_CLASS_COUNTS = (10, 100, 1000)
+PRESETS = ("paper", "official")
+
+
+@dataclass(frozen=True)
+class GradientOptions(Options):
+    """Options of every method that learns. None means: from the preset."""
+
+    preset: str = option("paper", "'paper' (the FIND paper's comparison) or 'official' (the authors' own values)")
+    num_classes: int | None = option(None, "number of classes; None reads it off the last Linear layer")
+    predict: str = option("before", "predict 'before' the update or 'after' it (one more forward pass)")
+    optimizer: str | None = option(None, "'sgd' or 'adam'")
+    lr: float | None = option(None, "learning rate")
+    momentum: float | None = option(None, "momentum of SGD, first beta of Adam")
+    nesterov: bool | None = option(None, "Nesterov's momentum (SGD only)")
+    weight_decay: float | None = option(None, "weight decay")
+    skip_layers: tuple[str, ...] = option((), "layers whose name contains one of these are not trained")
+
+    def __post_init__(self) -> None:
+        self.require_choice("preset", *PRESETS)
+        self.require_choice("predict", "before", "after")
+        self.unless_none("optimizer", lambda name: self.require_choice(name, "sgd", "adam"))
+        self.unless_none("lr", self.require_at_least_zero)
+        self.unless_none("weight_decay", self.require_at_least_zero)
+        self.unless_none("momentum", self.require_fraction)
+        self.unless_none("nesterov", self.require_flag)
+        self.unless_none("num_classes", self.require_positive_int)
+        if not isinstance(self.skip_layers, tuple) or not all(isinstance(part, str) for part in self.skip_layers):
+            raise OptionError(
+                "option 'skip_layers' must be a tuple of parts of layer names, such as ('layer4',), but got "
+                f"{self.skip_layers!r}."
+            )
+        if self.momentum == 1:
+            raise OptionError("option 'momentum' must be below 1, or nothing is ever forgotten, but got 1.")
+        if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
+            raise OptionError(
+                "option 'nesterov' needs a momentum above 0, but got momentum=0: pass nesterov=False."
+            )
+
+    def unless_none(self, name: str, require: Callable[[str], None]) -> None:
+        """Check option ``name`` with ``require`` if it has a value."""
+        if getattr(self, name) is not None:
+            require(name)
+
+    @property
+    def depends_on_classes(self) -> bool:
+        """Whether some value depends on the number of classes, so that it must be known."""
+        return self.preset == "official"
+
+    def preset_values(self) -> dict[str, Any]:
+        """Values of the preset for all options that may be None; methods add to it."""
+        return {
+            "optimizer": "sgd",
+            "lr": 1e-4,
+            "momentum": 0.9,
+            "nesterov": self.preset == "paper",
+            "weight_decay": 0.0,
+        }
+
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        presets: dict[str, dict[str, Any]] = {}
+        for name in PRESETS:
+            by_count = {
+                count: cls(preset=name, num_classes=count).preset_values() for count in PUBLISHED_CLASS_COUNTS
+            }
+            if all(values == by_count[PUBLISHED_CLASS_COUNTS[0]] for values in by_count.values()):
+                presets[name] = by_count[PUBLISHED_CLASS_COUNTS[0]]
+            else:
+                presets |= {f"{name}, {count} classes": values for count, values in by_count.items()}
+        return presets
+
+    def resolve(self, model: nn.Module) -> Self:
+        """Fill in every option that is None, from the preset and from the model."""
+        options = self
+        if self.num_classes is None and self.depends_on_classes:
+            options = dataclasses.replace(options, num_classes=_count_classes(model))
+        if self.momentum == 0 and self.nesterov is None:
+            options = dataclasses.replace(options, nesterov=False)
+        missing = {
+            name: value for name, value in options.preset_values().items() if getattr(options, name) is None
+        }
+        return dataclasses.replace(options, **missing)
+
+    def by_class_count(self, ten: Any, hundred: Any, thousand: Any) -> Any:
+        """Choose among values published for 10, 100 and 1000 classes: the nearest by ratio."""
+        distances = [abs(math.log(self.num_classes or 1) - math.log(count)) for count in PUBLISHED_CLASS_COUNTS]
+        return (ten, hundred, thousand)[distances.index(min(distances))]
+
+    def log_classes(self, factor: float) -> float:
+        """Return ``factor`` times the entropy of a uniform prediction."""
+        return factor * math.log(self.num_classes or 1)
+
+
+def _count_classes(model: nn.Module) -> int:
+    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not heads:
+        raise OptionError(
+            f"option 'num_classes' must be given: {type(model).__name__} has no Linear layer to read it off, and "
+            "margins or preset values depend on it. Pass num_classes=<number of logits>."
+        )
+    return heads[-1].out_features
+
+
+class Snapshot(nn.Module):
+    """A copy of some tensors, kept as buffers, so that it is saved and moved with its parent."""
+
+    def __init__(self, tensors: Iterable[Tensor], *, persistent: bool = True) -> None:
+        super().__init__()
+        for index, tensor in enumerate(tensors):
+            self.register_buffer(str(index), tensor.detach().clone(), persistent=persistent)
+
+    @torch.no_grad()
+    def copy_to(self, tensors: Iterable[Tensor]) -> None:
+        """Write the kept values into ``tensors``, which come in the order they were kept in."""
+        for kept, tensor in zip(self.buffers(), tensors, strict=True):
+            tensor.copy_(kept)
+
+
+class GradientAdapted(Adapted):
+    """A model that learns from every batch it is given.
+
+    Subclasses define :meth:`learn`; those that keep more than parameters extend :meth:`changing`
+    (tensors), or :meth:`memory` and :meth:`load_memory` (anything else), and :meth:`reset`.
+    """
+
+    options_type: ClassVar[type[Options]] = GradientOptions
+    stateful = True
+    needs_grad = True
+    exportable = False
+    passes = Cost(forward=1, backward=1)
+
+    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
+        assert isinstance(options, GradientOptions)
+        if any(parameter.is_inference() for parameter in model.parameters()):
+            raise UnsupportedModelError(
+                f"model ({type(model).__name__}) has parameters made in inference mode, which cannot be trained: "
+                "build, load and adapt the model outside torch.inference_mode()."
+            )
+        super().__init__(model, options.resolve(model), reuse_buffers=reuse_buffers)
+        self.required_grad = {name: p.requires_grad for name, p in self.model.named_parameters()}
+        trained = self.parameters_to_train()
+        if not trained:
+            super().restore()  # a model adapted in place is given back as it was
+            raise UnsupportedModelError(
+                f"model ({type(model).__name__}) has no BatchNorm layer with a trainable weight or bias that "
+                f"method {self.name!r} may change (skip_layers={self.options.skip_layers!r})."
+            )
+        self.model.requires_grad_(False)
+        for parameter in trained.values():
+            parameter.requires_grad_(True)
+        self.trained_names = list(trained)
+        self.optimizer = self.make_optimizer(list(trained.values()))
+        self.source = Snapshot(self.changing())
+        #: Random numbers of the methods that draw; always on the CPU, so that draws are the same everywhere.
+        self.generator = torch.Generator()
+        self.guard = CollapseGuard()
+        self.warned = False  # about the batch at hand: one warning is enough
+        #: Which samples of the last batch passed the first selection, and which all, ``(B,)`` each, for
+        #: methods that select.
+        self.reliable: Tensor | None = None
+        self.selected: Tensor | None = None
+        self._seed_generator()
+
+    # What a method chooses.
+
+    def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
+        return BatchStatisticsNorm(norm)
+
+    def learn(self, inputs: Tensor) -> Tensor:
+        """Predict a batch and learn from it; gradients are enabled, the inputs finite and not empty.
+
+        Args:
+            inputs: The batch, ``(B, ...)``.
+
+        Returns:
+            Logits from before the update, ``(B, K)``.
+        """
+        raise NotImplementedError
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Predict a batch without learning from it."""
+        with torch.no_grad():
+            return self.logits(inputs)
+
+    def parameters_to_train(self) -> dict[str, nn.Parameter]:
+        """Return the parameters to train by name: weight and bias of every adapted layer not skipped."""
+        # By parameter first: layers may share one, and an optimizer must not get it twice.
+        names = {
+            parameter: f"{name}.{part}"
+            for name, layer in self.layers()
+            if not any(skipped in name for skipped in self.options.skip_layers)
+            for part, parameter in layer.norm.named_parameters(recurse=False)
+            if part in ("weight", "bias")
+        }
+        return {name: parameter for parameter, name in names.items()}
+
+    def make_optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """Build the optimizer the options ask for."""
+        options = self.options
+        if options.optimizer == "adam":
+            return torch.optim.Adam(
+                parameters, lr=options.lr, betas=(options.momentum, 0.999), weight_decay=options.weight_decay
+            )
+        return torch.optim.SGD(
+            parameters,
+            lr=options.lr,
+            momentum=options.momentum,
+            nesterov=options.nesterov,
+            weight_decay=options.weight_decay,
+        )
+
+    def changing(self) -> list[Tensor]:
+        """List every tensor of the model that learning changes, always in the same order."""
+        return list(self.trained.values())
+
+    def memory(self) -> dict[str, Any]:
+        """Return what is remembered besides tensors of the model, to be saved (plain types and tensors)."""
+        return {"optimizer": self.optimizer.state_dict(), "generator": self.generator.get_state()}
+
+    def load_memory(self, memory: dict[str, Any]) -> None:
+        """Take over what :meth:`memory` returned; the argument is a copy of ours to keep."""
+        self.optimizer.load_state_dict(memory["optimizer"])
+        self.generator.set_state(memory["generator"].cpu())
+
+    # What methods use.
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained, by name."""
+        return dict(zip(self.trained_names, self.optimizer.param_groups[0]["params"], strict=True))
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Run the model on a batch and make sure that what it returns are logits."""
+        logits = self.run(inputs)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
+            came = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+            raise UnsupportedModelError(
+                f"model must return logits of shape (batch, classes) for method {self.name!r}, but it returned "
+                f"{came}. Wrap it in a module that returns the logits alone."
+            )
+        if self.options.num_classes not in (None, logits.shape[1]):
+            raise OptionError(
+                f"option 'num_classes' is {self.options.num_classes}, but the model returns {logits.shape[1]} "
+                f"logits. Pass num_classes={logits.shape[1]}."
+            )
+        return logits
+
+    def descend(self, loss: Tensor) -> bool:
+        """Take one optimizer step down ``loss``, unless it or its gradient is not finite.
+
+        Returns:
+            Whether the step was taken.
+        """
+        usable = self.differentiate(loss)
+        if usable:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return usable
+
+    def differentiate(self, loss: Tensor) -> bool:
+        """Compute the gradient of ``loss``; warn and return False if anything in it is not finite."""
+        if not loss.requires_grad:
+            raise UnsupportedModelError(
+                f"model ({type(self.model).__name__}) returned logits without gradient, so method {self.name!r} "
+                "cannot learn: remove no_grad, inference_mode or detach from its forward."
+            )
+        loss.backward()
+        gradients = [parameter.grad for parameter in self.trained.values() if parameter.grad is not None]
+        norms = [norm.to(loss.device, loss.dtype) for norm in torch._foreach_norm(gradients)] if gradients else []
+        # One number to wait for: the sum is finite only if everything is.
+        if torch.stack([loss.detach(), *norms]).sum().isfinite():
+            return True
+        self.warn_skipped("the loss or its gradient is not finite")
+        return False
+
+    def warn_skipped(self, reason: str, what: str = "this batch") -> None:
+        """Warn that a batch, or some of it, is not learned from."""
+        self.warned = True
+        warnings.warn(
+            f"method {self.name!r} did not learn from {what}: {reason}. What was learned before is kept.",
+            SkippedUpdateWarning,
+            stacklevel=2,
+        )
+
+    # What the user sees.
+
+    @property
+    def cost(self) -> Cost:
+        extra = 1 if self.options.predict == "after" else 0
+        return Cost(self.passes.forward + extra, self.passes.backward)
+
+    @property
+    def collapse(self) -> Collapse | None:
+        """Whether predictions have collapsed, since which batch and why; None if they have not."""
+        return self.guard.verdict()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict a batch of inputs and learn from it.
+
+        Args:
+            *args: The batch alone, a floating-point tensor ``(B, ...)``.
+            **kwargs: None are accepted.
+
+        Returns:
+            Logits, ``(B, K)``.
+        """
+        inputs = self._only_batch(args, kwargs)
+        self.warned = False
+        # The caller may have turned gradients off; what is learned must not depend on that.
+        with torch.inference_mode(False), torch.enable_grad():
+            inputs = inputs.clone() if inputs.is_inference() else inputs.detach()
+            if not len(inputs):
+                return self.predict(inputs)
+            if not inputs.isfinite().all():
+                self.warn_skipped("its inputs contain NaN or Inf")
+                logits = self.predict(inputs)
+            else:
+                logits = self.learn(inputs).detach()
+                overflowed = not logits.isfinite().all()
+                if overflowed and not self.warned:
+                    self.warn_skipped("logits of the model are not finite", what="such samples")
+                # Without gradients, a sample that is not finite does not touch the others.
+                if overflowed or self.options.predict == "after":
+                    logits = self.predict(inputs)
+            self.guard.observe(logits)
+            return logits
+
+    def _only_batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+            came = [getattr(argument, "dtype", type(argument).__name__) for argument in args] + sorted(kwargs)
+            raise InputError(
+                f"method {self.name!r} takes one floating-point tensor, the batch, as its only argument, but got "
+                f"({', '.join(map(str, came))}). Wrap a model that needs more in a module that takes one."
+            )
+        return args[0]
+
+    def reset(self) -> None:
+        with torch.inference_mode(False):
+            super().reset()
+            self.source.copy_to(self.changing())
+            self.reset_optimizer()
+            self.guard.reset()
+            self.reliable = self.selected = None
+            self._seed_generator()
+
+    def reset_optimizer(self) -> None:
+        """Forget momentum and moments."""
+        self.optimizer.zero_grad()
+        self.optimizer.state.clear()
+
+    def _seed_generator(self) -> None:
+        self.generator.manual_seed(getattr(self.options, "seed", 0))
+
+    def restore(self) -> nn.Module:
+        self.reset()
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(self.required_grad[name])
+        return super().restore()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return self.memory()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.load_memory(copy.deepcopy(state))  # loading must not tie two models together
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # The optimizer's own tensors move with the parameters they belong to.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for state in self.optimizer.state.values():
+            for key, value in state.items():
+                if isinstance(value, Tensor) and key != "step":
+                    state[key] = fn(value)
+        return self

@@ -1,0 +1,86 @@
+"""IABN: source statistics, corrected where an instance deviates more than chance explains.
+
+Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022,
+whose normalisation layer this is, used alone. Differences from the authors: the layer is swapped
+into a network that was trained with BatchNorm (they train with it), and an input without spatial
+positions, which theirs refuses, is normalised with the base statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from findtta.algorithms.base import Adapted, Options, option
+from findtta.errors import OptionError
+from findtta.functional import batch_moments, instance_aware_moments, instance_moments
+from findtta.layers.adaptive import AdaptiveNorm
+
+BASES = ("source", "batch")
+
+
+@dataclass(frozen=True)
+class IABNOptions(Options):
+    """Options of IABN."""
+
+    k: float = option(4.0, "standard errors an instance must deviate by before it counts; infinity is the base")
+    base: str = option("source", "statistics to correct: 'source', or 'batch' (outputs then depend on the batch)")
+
+    def __post_init__(self) -> None:
+        require_standard_errors(self, "k")
+        if self.base not in BASES:
+            raise OptionError(f"option 'base' must be 'source' or 'batch', but got {self.base!r}.")
+
+
+def require_standard_errors(options: Options, name: str) -> None:
+    """Raise unless option ``name`` is a number of at least 0, infinity included."""
+    options.require_number(name)
+    if getattr(options, name) < 0:
+        raise OptionError(f"option {name!r} must be at least 0, but got {getattr(options, name)!r}.")
+
+
+class InstanceAwareNorm(AdaptiveNorm):
+    """Normalises each instance with base statistics that it may correct."""
+
+    def __init__(self, norm: nn.Module, k: float, base: str = "source") -> None:
+        super().__init__(norm)
+        self.k = k
+        self.base = base
+
+    def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        mean, variance = instance_moments(features)
+        positions = math.prod(features.shape[2:])
+        base_mean, base_variance = self.base_statistics(mean, variance, positions)
+        eps: float = self.norm.eps  # type: ignore[assignment]
+        return instance_aware_moments(mean, variance, base_mean, base_variance, positions, self.k, eps)
+
+    def base_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+        """Return the statistics to correct, ``(C,)`` each."""
+        if self.base == "batch" or self.norm.running_mean is None:
+            return unbiased_batch_moments(mean, variance, positions)
+        return self.source_statistics(mean, variance)
+
+
+def unbiased_batch_moments(mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased variance of the batch, ``(C,)`` each, from the moments of its samples."""
+    batch_mean, batch_variance = batch_moments(mean, variance)
+    values = len(mean) * positions
+    return batch_mean, batch_variance * (values / max(values - 1, 1))
+
+
+class IABN(Adapted):
+    """Instance-aware batch normalisation."""
+
+    name = "iabn"
+    summary = "source statistics, corrected per instance where it deviates more than chance explains"
+    citation = (
+        "Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022"
+    )
+    options_type = IABNOptions
+    # With the default base; base="batch" makes outputs depend on the batch.
+    batch_dependent = False
+
+    def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
+        return InstanceAwareNorm(norm, self.options.k, self.options.base)

@@ -1,0 +1,90 @@
+"""Source statistics that move with the stream, and only when a step was really taken.
+
+A layer in learning mode proposes new statistics; they are taken over once the update they belong to
+has succeeded, and dropped otherwise, so a batch that cannot be learned from leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class MovingStatistics(nn.Module):
+    """Mean and variance of one layer, which start at the source's.
+
+    Args:
+        norm: The BatchNorm layer to start from.
+        momentum: Weight of newly proposed statistics, 0 to 1.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, norm: nn.Module, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        #: Whether the layer learns, or applies what it learned.
+        self.learning = False
+        #: Whether there are statistics at all; a layer that never kept any uses those of the batch.
+        self.known = norm.running_mean is not None
+        self.proposed: tuple[Tensor, Tensor] | None = None
+        for name, kept in (("mean", norm.running_mean), ("variance", norm.running_var)):
+            self.register_buffer(name, kept.detach().clone() if isinstance(kept, Tensor) else torch.empty(0))
+
+    def propose(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Move towards new statistics, ``(C,)`` each, and return where that leads (with gradient)."""
+        if not self.known:
+            return mean, variance
+        # A layer that is called twice in a pass moves twice.
+        old_mean, old_variance = self.proposed or (self.mean, self.variance)
+        moved_mean = torch.lerp(old_mean.to(mean.dtype), mean, self.momentum)
+        moved_variance = torch.lerp(old_variance.to(variance.dtype), variance, self.momentum)
+        if self.learning:
+            self.proposed = moved_mean.detach(), moved_variance.detach()
+        return moved_mean, moved_variance
+
+    def accept(self) -> None:
+        """Take over what was proposed."""
+        if self.proposed is not None:
+            self.mean.copy_(self.proposed[0])
+            self.variance.copy_(self.proposed[1])
+
+    @staticmethod
+    def all_of(*models: nn.Module) -> list[MovingStatistics]:
+        """List the moving statistics of some models, in module order."""
+        return [module for model in models for module in model.modules() if isinstance(module, MovingStatistics)]
+
+    @staticmethod
+    def tensors_of(*models: nn.Module) -> list[Tensor]:
+        """List the tensors of all moving statistics of some models."""
+        return [tensor for moving in MovingStatistics.all_of(*models) for tensor in moving.buffers()]
+
+
+class Proposals:
+    """Everything proposed while :func:`learning_statistics` lasts."""
+
+    def __init__(self, statistics: list[MovingStatistics]) -> None:
+        self.statistics = statistics
+
+    def accept(self) -> None:
+        """Take over all proposals."""
+        for moving in self.statistics:
+            moving.accept()
+
+
+@contextmanager
+def learning_statistics(*models: nn.Module) -> Iterator[Proposals]:
+    """Let the layers of some models learn statistics within the block; nothing is kept unless accepted."""
+    statistics = MovingStatistics.all_of(*models)
+    for moving in statistics:
+        moving.learning = True
+    try:
+        yield Proposals(statistics)
+    finally:
+        for moving in statistics:
+            moving.learning = False
+            moving.proposed = None

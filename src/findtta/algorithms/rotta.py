@@ -1,0 +1,141 @@
+"""RoTTA: robust statistics, and a student that learns from a timely, balanced memory of the stream.
+
+Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023. The teacher predicts, with
+statistics that move slowly. Whenever ``update_every`` samples have come, also in the middle of a
+batch, the student learns to agree with the teacher on a strongly augmented memory.
+
+Inputs are taken to be images in [0, 1] that the model normalises itself, as the authors have it; for
+inputs that are normalised already, give ``mean`` and ``std``, so that they are augmented as images.
+Deviation: BatchNorm layers of every dimension are replaced, and statistics move only if the step
+they belong to was taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.memory import TimelyBank
+from findtta.algorithms.moving import MovingStatistics, learning_statistics
+from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
+from findtta.functional import batch_moments
+from findtta.functional._precision import widen
+from findtta.layers.adaptive import AdaptiveNorm
+
+LOG_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class RoTTAOptions(TeacherStudentOptions):
+    """Options of RoTTA."""
+
+    alpha: float = option(0.05, "weight of the batch in the moving statistics, 0 (source) to 1")
+    nu: float = option(0.001, "fraction by which the teacher follows the student in an update")
+    memory_size: int = option(64, "number of images the memory holds")
+    update_every: int = option(64, "samples between two updates")
+    timeliness: float = option(1.0, "weight of age when the memory throws an image out (lambda_t)")
+    uncertainty: float = option(1.0, "weight of uncertainty then (lambda_u)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_fraction("alpha")
+        self.require_fraction("nu")
+        self.require_positive_int("memory_size")
+        self.require_positive_int("update_every")
+        self.require_at_least_zero("timeliness")
+        self.require_at_least_zero("uncertainty")
+
+    @property
+    def depends_on_classes(self) -> bool:
+        return False
+
+    def preset_values(self) -> dict[str, Any]:
+        values = super().preset_values()
+        if self.preset == "official":
+            values |= {"optimizer": "adam", "lr": 1e-3}
+        return values
+
+
+class RobustNorm(AdaptiveNorm):
+    """Normalises with statistics that move slowly towards those it learns from."""
+
+    def __init__(self, norm: nn.Module, alpha: float) -> None:
+        super().__init__(norm)
+        self.moving = MovingStatistics(norm, alpha)
+
+    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        if self.moving.known and not self.moving.learning:
+            return self.moving.mean, self.moving.variance
+        return self.moving.propose(*batch_moments(mean, variance))
+
+
+class RoTTA(TeacherStudent):
+    """Robust test-time adaptation."""
+
+    name = "rotta"
+    summary = "slowly moving statistics, and a student that learns from a timely, balanced memory"
+    citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
+    options_type = RoTTAOptions
+    batch_dependent = False
+    passes = Cost(forward=3, backward=1)
+
+    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
+        super().__init__(model, options, reuse_buffers=reuse_buffers)
+        self.bank = TimelyBank(self.options.memory_size, self.options.timeliness, self.options.uncertainty)
+        self.samples_seen = 0
+
+    def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
+        return RobustNorm(norm, self.options.alpha)
+
+    def learn(self, inputs: Tensor) -> Tensor:
+        logits = self.predict(inputs)
+        probabilities = widen(logits).softmax(1)
+        uncertainty = -(probabilities * torch.log(probabilities + LOG_FLOOR)).sum(1)
+        # The one transfer to the host: a class number is exact in float32.
+        labels, uncertainties = torch.stack([probabilities.argmax(1).to(uncertainty), uncertainty]).tolist()
+        if not all(value == value for value in uncertainties):
+            self.warn_skipped("its logits contain NaN or Inf")
+            return logits
+        classes = [int(label) for label in labels]
+        start = 0
+        while start < len(inputs):
+            until_update = self.options.update_every - self.samples_seen % self.options.update_every
+            part = slice(start, start + until_update)
+            self.bank.insert(inputs[part], classes[part], uncertainties[part], logits.shape[1])
+            self.samples_seen += len(classes[part])
+            start += until_update
+            if self.samples_seen % self.options.update_every == 0:
+                self._update()
+        return logits
+
+    def _update(self) -> None:
+        images = self.bank.contents()
+        # Old images teach less. The authors weigh in float32 whatever the model's precision.
+        age = torch.tensor([age / self.options.memory_size for age in self.bank.ages()], device=images.device)
+        weight = torch.exp(-age) / (1 + torch.exp(-age))
+        with learning_statistics(self.model, self.student) as statistics:
+            teacher_logits = self.predict(images)
+            student_logits = self.student(self.augmented(images))
+            loss = (weight * teacher_cross_entropy(student_logits, teacher_logits)).mean()
+            if self.descend(loss):
+                statistics.accept()
+                self.follow(self.trained_names, self.options.nu)
+
+    def changing(self) -> list[Tensor]:
+        return super().changing() + MovingStatistics.tensors_of(self.model)
+
+    def memory(self) -> dict[str, Any]:
+        return super().memory() | {"samples_seen": self.samples_seen}
+
+    def load_memory(self, memory: dict[str, Any]) -> None:
+        super().load_memory(memory)
+        self.samples_seen = memory["samples_seen"]
+
+    def reset(self) -> None:
+        super().reset()
+        self.bank.reset()
+        self.samples_seen = 0

@@ -1,0 +1,143 @@
+"""SAR: entropy minimisation on reliable samples, in flat regions of the loss, with a way back.
+
+Each step first climbs to the worst point near the parameters (sharpness-aware minimisation) and then
+descends with the gradient found there. When the loss has been very low for a while, which is how
+collapse looks, the parameters return to the source.
+
+Deviations from the authors' code, each offered as an option where numbers may depend on it: after a
+recovery the average loss and the momentum are forgotten (``sticky_recovery`` keeps both, so that
+recovery repeats for some batches); a batch in which nothing is selected takes no step
+(``momentum_on_empty`` lets the momentum carry on); BatchNorm layers of every dimension are adapted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.functional import softmax_entropy
+
+KEPT_OF_AVERAGE = 0.9  # share of the average loss that one batch leaves as it was
+NORM_FLOOR = 1e-12  # a zero gradient climbs nowhere
+
+
+@dataclass(frozen=True)
+class SAROptions(GradientOptions):
+    """Options of SAR."""
+
+    skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
+    entropy_margin: float | None = option(None, "samples with an entropy below it are reliable (E0)")
+    rho: float = option(0.05, "how far to climb before descending")
+    recovery_threshold: float = option(0.2, "average loss below which the source is restored; 0 for never")
+    sticky_recovery: bool = option(False, "keep average loss and momentum after a recovery, as published")
+    momentum_on_empty: bool = option(False, "step with the momentum alone when nothing is selected, as published")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.unless_none("entropy_margin", self.require_number)
+        self.require_at_least_zero("rho")
+        self.require_at_least_zero("recovery_threshold")
+        self.require_flag("sticky_recovery")
+        self.require_flag("momentum_on_empty")
+
+    def preset_values(self) -> dict[str, Any]:
+        values = super().preset_values() | {"nesterov": False, "entropy_margin": 0.4 * math.log(1000)}
+        if self.preset == "official":
+            values |= {"lr": self.by_class_count(1e-3, 1e-3, 2.5e-4), "entropy_margin": self.log_classes(0.4)}
+        return values
+
+
+class SAR(GradientAdapted):
+    """Sharpness-aware and reliable entropy minimisation."""
+
+    name = "sar"
+    summary = "sharpness-aware entropy minimisation on reliable samples, with recovery of the source"
+    citation = "Niu et al., Towards Stable Test-Time Adaptation in Dynamic Wild World, ICLR 2023"
+    options_type = SAROptions
+    passes = Cost(forward=2, backward=2)
+
+    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
+        super().__init__(model, options, reuse_buffers=reuse_buffers)
+        self.average_loss: float | None = None
+        self.recoveries = 0
+
+    def learn(self, inputs: Tensor) -> Tensor:
+        logits = self.logits(inputs)
+        entropy = softmax_entropy(logits)
+        self.reliable = self.selected = entropy.detach() < self.options.entropy_margin
+        if not self.reliable.any():
+            self._step_on_nothing()
+        elif self.differentiate(entropy[self.reliable].mean()):
+            self._descend_from_above(inputs, self.reliable)
+        self.optimizer.zero_grad()
+        self._recover_if_low()
+        return logits
+
+    def _descend_from_above(self, inputs: Tensor, reliable: Tensor) -> None:
+        parameters = list(self.trained.values())
+        here = [parameter.detach().clone() for parameter in parameters]
+        try:
+            self._climb(parameters)
+            entropy = softmax_entropy(self.logits(inputs))
+            self.selected = reliable & (entropy.detach() < self.options.entropy_margin)
+            loss = entropy[self.selected].mean() if self.selected.any() else None
+            usable = loss is not None and self.differentiate(loss)
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(parameters, here, strict=True):
+                    parameter.copy_(value)
+        if loss is None:
+            self._step_on_nothing()
+        elif usable:
+            self.optimizer.step()
+            self._follow(float(loss.detach()))
+
+    @torch.no_grad()
+    def _climb(self, parameters: list[nn.Parameter]) -> None:
+        slopes = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        # One length over all parameters, not one each.
+        length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([slope for _, slope in slopes])))
+        scale = self.options.rho / (length + NORM_FLOOR)
+        for parameter, slope in slopes:
+            parameter.addcmul_(slope, scale)
+        self.optimizer.zero_grad()
+
+    def _step_on_nothing(self) -> None:
+        if self.options.momentum_on_empty:
+            for parameter in self.trained.values():
+                parameter.grad = torch.zeros_like(parameter)
+            self.optimizer.step()
+
+    def _follow(self, loss: float) -> None:
+        if self.average_loss is None:
+            self.average_loss = loss
+        else:
+            self.average_loss = KEPT_OF_AVERAGE * self.average_loss + (1 - KEPT_OF_AVERAGE) * loss
+
+    def _recover_if_low(self) -> None:
+        if self.average_loss is None or self.average_loss >= self.options.recovery_threshold:
+            return
+        self.source.copy_to(self.changing())
+        self.recoveries += 1
+        if not self.options.sticky_recovery:
+            self.reset_optimizer()
+            self.average_loss = None
+
+    def reset(self) -> None:
+        super().reset()
+        self.average_loss = None
+        self.recoveries = 0
+
+    def memory(self) -> dict[str, Any]:
+        return super().memory() | {"average_loss": self.average_loss, "recoveries": self.recoveries}
+
+    def load_memory(self, memory: dict[str, Any]) -> None:
+        super().load_memory(memory)
+        self.average_loss = memory["average_loss"]
+        self.recoveries = memory["recoveries"]

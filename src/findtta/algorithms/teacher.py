@@ -1,0 +1,116 @@
+"""What teacher-student methods share: two copies of the model, and augmented views of the inputs.
+
+The teacher is the model that predicts, so it is ``model``; the student is the one that is trained.
+Parameters that are never trained exist once and belong to both.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from findtta.algorithms.augment import augment, draw_augmentation
+from findtta.algorithms.base import Options, option
+from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.errors import InputError, OptionError
+from findtta.layers.surgery import adaptive_layers
+
+
+@dataclass(frozen=True)
+class TeacherStudentOptions(GradientOptions):
+    """Options of every teacher-student method."""
+
+    view: str | Callable[[Tensor], Tensor] = option(  # noqa: RUF009 (a field, whose default cannot change)
+        "strong", "how inputs are augmented: 'strong', 'flip', or a function from inputs to inputs"
+    )
+    mean: tuple[float, ...] | None = option(
+        None, "channel means that inputs are normalised with; None if they are in [0, 1]"
+    )
+    std: tuple[float, ...] | None = option(None, "channel deviations that inputs are normalised with, likewise")
+    legacy_clip: bool = option(
+        False, "augment normalised inputs as they are, clipping them to [0, 1], as TTAB does"
+    )
+    seed: int = option(0, "seed of the random draws")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.view):
+            self.require_choice("view", "strong", "flip")
+        if (self.mean is None) != (self.std is None):
+            raise OptionError(
+                f"options 'mean' and 'std' must be given together, but got {self.mean!r} and {self.std!r}."
+            )
+        mean, std = self.mean or (), self.std or ()
+        if len(mean) != len(std) or not all(deviation > 0 for deviation in std):
+            raise OptionError(
+                "options 'mean' and 'std' must have one number per channel, those of 'std' above 0, but got "
+                f"{mean!r} and {std!r}."
+            )
+
+
+class TeacherStudent(GradientAdapted):
+    """A model that predicts as a teacher and learns as its student."""
+
+    options_type: ClassVar[type[Options]] = TeacherStudentOptions
+
+    def parameters_to_train(self) -> dict[str, nn.Parameter]:
+        names = self.names_to_train()
+        shared = {id(p): p for name, p in self.model.named_parameters() if name not in names}
+        self.student = copy.deepcopy(self.model, shared)
+        return {name: self.student.get_parameter(name) for name in names}
+
+    def names_to_train(self) -> list[str]:
+        """Name the parameters to train, in the order of the optimizer; by default those of the layers."""
+        parameters = {id(p): name for name, p in self.model.named_parameters()}
+        return [parameters[id(parameter)] for parameter in super().parameters_to_train().values()]
+
+    def changing(self) -> list[Tensor]:
+        # The student need not be listed: it starts as the teacher does.
+        return [self.model.get_parameter(name) for name in self.trained_names]
+
+    def reset(self) -> None:
+        super().reset()
+        with torch.inference_mode(False), torch.no_grad():
+            teacher = [*self.model.parameters(), *self.model.buffers()]
+            for mine, its in zip([*self.student.parameters(), *self.student.buffers()], teacher, strict=True):
+                mine.copy_(its)
+        for _, layer in adaptive_layers(self.student):
+            layer.reset()
+
+    @torch.no_grad()
+    def follow(self, names: list[str], rate: float) -> None:
+        """Move parameters of the teacher towards the student's by a fraction."""
+        teacher: list[Tensor] = [self.model.get_parameter(name) for name in names]
+        student: list[Tensor] = [self.student.get_parameter(name) for name in names]
+        torch._foreach_lerp_(teacher, student, rate)
+
+    @torch.no_grad()
+    def augmented(self, inputs: Tensor) -> Tensor:
+        """Return a view of the inputs, as the options say; one random draw for the whole batch."""
+        view = self.options.view
+        if callable(view):
+            result: Tensor = view(inputs)
+            return result
+        if view == "flip":
+            return inputs.flip(-1)
+        if self.options.mean is None or self.options.legacy_clip:
+            return augment(inputs, draw_augmentation(inputs, self.generator))
+        if inputs.ndim != 4 or inputs.shape[1] != len(self.options.mean):
+            raise InputError(
+                f"inputs must have the shape (B, {len(self.options.mean)}, H, W) to go with the option 'mean', "
+                f"but got {tuple(inputs.shape)}. Pass one number per channel."
+            )
+        mean = inputs.new_tensor(self.options.mean).view(-1, 1, 1)
+        std = inputs.new_tensor(self.options.std).view(-1, 1, 1)
+        images = inputs * std + mean
+        return (augment(images, draw_augmentation(images, self.generator)) - mean) / std
+
+
+def teacher_cross_entropy(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """Cross-entropy of each student prediction against its teacher's, ``(B,)``."""
+    return -(teacher_logits.softmax(1) * student_logits.log_softmax(1)).sum(1)

@@ -1,0 +1,43 @@
+"""TENT: minimise the entropy of the predictions over the affine parameters of the BatchNorm layers.
+
+Deviation: BatchNorm layers of every dimension are adapted, where the authors' code knows 2-D only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.functional import softmax_entropy
+
+
+@dataclass(frozen=True)
+class TentOptions(GradientOptions):
+    """Options of TENT."""
+
+    def preset_values(self) -> dict[str, Any]:
+        values = super().preset_values()
+        if self.preset == "official":
+            values |= self.by_class_count(
+                ten={"optimizer": "adam", "lr": 1e-3},
+                hundred={"optimizer": "adam", "lr": 1e-3},
+                thousand={"lr": 2.5e-4},
+            )
+        return values
+
+
+class Tent(GradientAdapted):
+    """Test-time entropy minimisation."""
+
+    name = "tent"
+    summary = "entropy minimisation over the affine parameters, with the statistics of the test batch"
+    citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
+    options_type = TentOptions
+
+    def learn(self, inputs: Tensor) -> Tensor:
+        logits = self.logits(inputs)
+        self.descend(softmax_entropy(logits).mean())
+        return logits

@@ -1,0 +1,126 @@
+"""A guard that watches a learning model for collapse, and does nothing else.
+
+A model that learns from its own predictions can end up predicting a few classes for everything, or
+being certain of everything. Running statistics of the predictions, of constant size and kept on the
+model's device, show both; they are read back only when somebody asks. A stream that really holds few
+classes for a long time looks the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from findtta.functional.entropy import softmax_entropy
+
+MEMORY = 0.98  # share of the statistics kept from one batch to the next: about the last 50 batches count
+ENOUGH_SAMPLES = 32  # fewer say nothing
+# Samples spread evenly over the classes have as many effective classes as there are classes (or samples).
+FEW_CLASSES_SHARE = 0.25
+FEW_CLASSES_LEAST = 1.05  # so that two classes of which one has vanished are noticed too
+ZERO_ENTROPY_SHARE = 1e-3  # of the entropy of a uniform prediction
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """A collapse that is going on.
+
+    Attributes:
+        batch: The batch it began at, counted from 0.
+        reason: What was seen, in words.
+    """
+
+    batch: int
+    reason: str
+
+
+class CollapseGuard(nn.Module):
+    """Running statistics of predictions, and when they began to look collapsed."""
+
+    counts: Tensor | None
+    entropy_sum: Tensor
+    began: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = 0
+        # How many classes there are is known with the first batch, so the state is not saved as
+        # buffers, whose shapes would have to be known before, but as extra state.
+        self.register_buffer("counts", None, persistent=False)
+        self.register_buffer("entropy_sum", torch.zeros(()), persistent=False)
+        self.register_buffer("began", torch.full((), -1), persistent=False)
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor) -> None:
+        """Take note of the predictions for one batch, ``(B, K)``; nothing waits for the device."""
+        usable = logits.isfinite().all(1)
+        classes = torch.arange(logits.shape[1], device=logits.device)
+        predicted = (logits.argmax(1, keepdim=True) == classes) & usable[:, None]
+        entropy = torch.where(usable, softmax_entropy(logits), 0).sum().float()
+        if self.counts is None:
+            self.counts = torch.zeros(len(classes), device=logits.device)
+            self.entropy_sum = self.entropy_sum.to(logits.device)
+            self.began = self.began.to(logits.device)
+        self.counts.mul_(MEMORY).add_(predicted.sum(0))
+        self.entropy_sum.mul_(MEMORY).add_(entropy)
+        few_classes, certain = self._symptoms(self.counts)
+        began = torch.where(self.began < 0, self.batches, self.began)
+        self.began.copy_(torch.where(few_classes | certain, began, -1))
+        self.batches += 1
+
+    def _symptoms(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        samples = counts.sum()
+        uniform_entropy = math.log(max(2, len(counts)))
+        few = (FEW_CLASSES_SHARE * samples.clamp_max(len(counts))).clamp_min(FEW_CLASSES_LEAST)
+        few_classes = (
+            effective_classes(counts) < few if len(counts) > 1 else counts.new_zeros((), dtype=torch.bool)
+        )
+        certain = self.entropy_sum < ZERO_ENTROPY_SHARE * uniform_entropy * samples
+        enough = samples >= ENOUGH_SAMPLES
+        return few_classes & enough, certain & enough
+
+    def verdict(self) -> Collapse | None:
+        """Say what is wrong and since when, or None; waits for the device."""
+        if self.counts is None or int(self.began) < 0:
+            return None
+        few_classes, _ = self._symptoms(self.counts)
+        if few_classes:
+            spread = float(effective_classes(self.counts))
+            reason = f"predictions fall on few classes: effectively {spread:.1f} of {len(self.counts)}"
+        else:
+            mean = float(self.entropy_sum / self.counts.sum())
+            reason = f"the entropy of the predictions is near zero: {mean:.2g} on average"
+        return Collapse(int(self.began), reason)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.batches = 0
+        self.counts = None
+        self.entropy_sum.zero_()
+        self.began.fill_(-1)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {
+            "batches": self.batches,
+            "counts": self.counts,
+            "entropy_sum": self.entropy_sum,
+            "began": self.began,
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        device = self.began.device
+        self.batches = state["batches"]
+        self.counts = None if state["counts"] is None else state["counts"].to(device, copy=True)
+        self.entropy_sum = state["entropy_sum"].to(device, copy=True)
+        self.began = state["began"].to(device, copy=True)
+
+
+def effective_classes(counts: Tensor) -> Tensor:
+    """Number of evenly used classes that would be as diverse as these counts, ``(K,)``: a scalar."""
+    shares = counts / counts.sum().clamp_min(1e-12)
+    diversity: Tensor = torch.special.entr(shares).sum().exp()
+    return diversity

@@ -1,0 +1,171 @@
+"""Parity with the authors' own outputs: methods whose state is parameters."""
+
+import numpy as np
+import pytest
+import torch
+from golden import DTYPES, SETS, Recording, replay, runs
+from torch import Tensor, nn
+
+import findtta
+
+pytestmark = [
+    pytest.mark.skipif(not SETS, reason="the recordings are not here"),
+    pytest.mark.parametrize("precision", list(DTYPES)),
+]
+
+
+def each_run(method: str) -> pytest.MarkDecorator:
+    found = runs(method)
+    return pytest.mark.parametrize(("folder", "run"), found, ids=[f"{folder.name}-{run}" for folder, run in found])
+
+
+def optimizer_options(recording: Recording) -> dict[str, object]:
+    hp = recording.hp
+    if hp["optimizer"] == "Adam":
+        momentum, _ = hp["betas"]
+        return {"optimizer": "adam", "lr": hp["lr"], "momentum": momentum}
+    return {"optimizer": "sgd", "lr": hp["lr"], "momentum": hp["momentum"], "nesterov": hp["nesterov"]}
+
+
+@each_run("source")
+def test_source_is_the_network_of_the_recordings(folder, run, precision):
+    recording = Recording(folder, "source", run, precision)
+    logits, _ = replay(findtta.adapt(recording.network(), "source"), recording.stream())
+    recording.assert_same_logits(logits)
+
+
+@each_run("norm")
+def test_norm(folder, run, precision):
+    recording = Recording(folder, "norm", run, precision)
+    logits, _ = replay(findtta.adapt(recording.network(), "tbn"), recording.stream())
+    recording.assert_same_logits(logits)
+
+
+@each_run("alpha_bn")
+def test_alpha_bn(folder, run, precision):
+    recording = Recording(folder, "alpha_bn", run, precision)
+    weight = recording.hp["source_weight"]
+    adapted = findtta.adapt(recording.network(), "alpha-bn", alpha=weight, variance="unbiased")
+    logits, _ = replay(adapted, recording.stream())
+    recording.assert_same_logits(logits)
+
+
+@each_run("tent")
+def test_tent(folder, run, precision):
+    recording = Recording(folder, "tent", run, precision)
+    adapted = findtta.adapt(recording.network(), "tent", **optimizer_options(recording))
+    logits, learned = replay(adapted, recording.stream())
+    recording.assert_same_logits(logits)
+    recording.assert_same_affine(*learned)
+
+
+@each_run("eata")
+def test_eata(folder, run, precision):
+    recording = Recording(folder, "eata", run, precision)
+    adapted = findtta.adapt(
+        recording.network(),
+        "eata",
+        **optimizer_options(recording),
+        entropy_margin=recording.hp["e_margin"],
+        redundancy_margin=recording.hp["d_margin"],
+        fisher_weight=recording.hp.get("fisher_alpha"),
+    )
+    if "fisher_alpha" in recording.hp:
+        adapted.set_fisher(fisher_table(adapted, recording))
+    counts = []
+
+    def after_batch(index: int) -> None:
+        counts.append((int(adapted.reliable.sum()), int(adapted.selected.sum())))
+        recording.assert_close(adapted.average_prediction, "probs_ema", index)
+
+    logits, learned = replay(adapted, recording.stream(), after_batch)
+    recording.assert_same_logits(logits)
+    recording.assert_same_affine(*learned)
+    if not (precision == "f32" and folder.name == "B" and run == "fisher"):  # a known borderline sample
+        recording.assert_same([reliable for reliable, _ in counts], "n_reliable")
+        recording.assert_same([selected for _, selected in counts], "n_selected")
+
+
+def fisher_table(adapted: findtta.Adapted, recording: Recording) -> dict[str, Tensor]:
+    sizes = [layer.channels for _, layer in adapted.layers()]
+    parts = {
+        part: torch.from_numpy(recording.fields[f"{recording.run}.table_{part}"]).to(recording.dtype).split(sizes)
+        for part in ("weight", "bias")
+    }
+    return {
+        f"{name}.{part}": parts[part][index]
+        for index, (name, _) in enumerate(adapted.layers())
+        for part in ("weight", "bias")
+    }
+
+
+class Scaled(nn.Module):
+    """A model with its logits multiplied, so that SAR's recovery is triggered."""
+
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.model = model
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x) * self.factor
+
+
+@each_run("sar")
+def test_sar(folder, run, precision):
+    recording = Recording(folder, "sar", run, precision)
+    adapted = findtta.adapt(
+        Scaled(recording.network(), recording.hp.get("logit_scale", 1.0)),
+        "sar",
+        **optimizer_options(recording),
+        entropy_margin=recording.hp["e_margin"],
+        rho=recording.hp["rho"],
+        recovery_threshold=recording.hp["recovery_threshold"],
+        sticky_recovery=True,
+        momentum_on_empty=True,
+    )
+    recoveries = []
+
+    def after_batch(index: int) -> None:
+        recoveries.append(adapted.recoveries)
+        recording.assert_close(np.array(adapted.average_loss), "ema", index)
+
+    logits, learned = replay(adapted, recording.stream(), after_batch)
+    recording.assert_same_logits(logits)
+    recording.assert_same_affine(*learned)
+    recording.assert_same(np.diff([0, *recoveries]), "recovered")
+
+
+@each_run("deyo")
+def test_deyo(folder, run, precision):
+    recording = Recording(folder, "deyo", run, precision)
+    adapted = findtta.adapt(
+        recording.network(),
+        "deyo",
+        **optimizer_options(recording),
+        entropy_threshold=recording.hp["ent_threshold"],
+        entropy_margin=recording.hp["ent0"],
+        plpd_threshold=recording.hp["plpd_threshold"],
+        patches_per_side=recording.hp["patch_len"],
+    )
+    drawn = torch.from_numpy(recording["perm"]).long()
+    batch = 0
+
+    def recorded_permutations(count: int) -> Tensor:
+        rows = drawn[batch][drawn[batch, :, 0] >= 0]
+        assert len(rows) == count
+        return rows
+
+    adapted.draw_permutations = recorded_permutations
+
+    def after_batch(index: int) -> None:
+        nonlocal batch
+        batch += 1
+        recording.assert_same(int(adapted.reliable.sum()), "n_entropy", index)
+        recording.assert_same(int(adapted.selected.sum()), "n_selected", index)
+        np.testing.assert_array_equal(adapted.reliable.numpy(), ~np.isnan(recording["plpd"][index]))
+        recording.assert_close(adapted.plpd, "plpd", (index, adapted.reliable.numpy()))
+
+    logits, learned = replay(adapted, recording.stream(), after_batch)
+    recording.assert_same_logits(logits)
+    recording.assert_same_affine(*learned)

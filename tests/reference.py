@@ -1,0 +1,159 @@
+"""The paper's equations 1 to 9, written out with plain loops over Python floats.
+
+Slow, and meant to be read beside the paper. Nothing here comes from the package under test.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+NORM_FLOOR = 1e-12
+
+
+def positions(features: Tensor) -> list[list[list[float]]]:
+    """``F[i][c]``: the values of sample i and channel c at its L positions."""
+    return features.double().reshape(features.shape[0], features.shape[1], -1).tolist()
+
+
+def instance_means(features: Tensor) -> list[list[float]]:
+    """Equation 1."""
+    return [[math.fsum(values) / len(values) for values in sample] for sample in positions(features)]
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    """Equation 2; a zero vector has similarity 0 to everything."""
+    dot = math.fsum(x * y for x, y in zip(a, b, strict=True))
+    norm_a, norm_b = (max(math.sqrt(math.fsum(x * x for x in v)), NORM_FLOOR) for v in (a, b))
+    return dot / (norm_a * norm_b)
+
+
+def first_neighbours(means: list[list[float]]) -> list[int]:
+    """The most similar other sample, the lowest index on ties; a single sample is its own."""
+    neighbours = []
+    for i in range(len(means)):
+        best, best_similarity = i, -math.inf
+        for j in range(len(means)):
+            if j == i:
+                continue
+            similarity = cosine(means[i], means[j])
+            if similarity > best_similarity:
+                best, best_similarity = j, similarity
+        neighbours.append(best)
+    return neighbours
+
+
+def adjacency(neighbours: list[int]) -> list[list[bool]]:
+    """Equation 3."""
+    count = range(len(neighbours))
+    return [
+        [neighbours[i] == j or neighbours[j] == i or neighbours[i] == neighbours[j] for j in count] for i in count
+    ]
+
+
+def components(first: list[list[bool]]) -> list[int]:
+    """Connected components by traversal; labels count up in order of first appearance."""
+    labels = [-1] * len(first)
+    label = 0
+    for start in range(len(first)):
+        if labels[start] >= 0:
+            continue
+        waiting = [start]
+        while waiting:
+            node = waiting.pop()
+            if labels[node] < 0:
+                labels[node] = label
+                waiting += [other for other in range(len(first)) if first[node][other]]
+        label += 1
+    return labels
+
+
+def partition(features: Tensor) -> list[int]:
+    """Equations 1 to 3: the group of each sample."""
+    return components(adjacency(first_neighbours(instance_means(features))))
+
+
+def mean_and_variance(values: list[float]) -> tuple[float, float]:
+    """Mean and biased variance of a list of numbers."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
+
+
+def group_moments(features: Tensor, labels: list[int]) -> tuple[Tensor, Tensor]:
+    """Equation 4, for each sample the moments of its group, ``(B, C)``."""
+    values = positions(features)
+    mean, variance = torch.zeros(2, len(values), len(values[0]), dtype=torch.float64)
+    for label in set(labels):
+        members = [i for i, other in enumerate(labels) if other == label]
+        for c in range(len(values[0])):
+            moments = mean_and_variance([value for i in members for value in values[i][c]])
+            for i in members:
+                mean[i, c], variance[i, c] = moments
+    return mean, variance
+
+
+def batch_moments(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel over the whole batch, ``(C,)``."""
+    mean, variance = group_moments(features, [0] * len(features))
+    return mean[0], variance[0]
+
+
+def normalize(features: Tensor, mean: Tensor, variance: Tensor, norm: nn.Module) -> Tensor:
+    """Equation 7, with the affine parameters and epsilon of ``norm``."""
+    result = torch.empty_like(features, dtype=torch.float64)
+    for i in range(features.shape[0]):
+        for c in range(features.shape[1]):
+            scaled = (features[i, c].double() - mean[i, c]) / math.sqrt(variance[i, c] + norm.eps)
+            gamma = 1.0 if norm.weight is None else norm.weight[c].item()
+            beta = 0.0 if norm.bias is None else norm.bias[c].item()
+            result[i, c] = gamma * scaled + beta
+    return result
+
+
+def fabn(features: Tensor, norm: nn.Module, alpha: float = 0.8, labels: list[int] | None = None) -> Tensor:
+    """Equations 1 to 7 in float64: what FIND makes of the input of the BatchNorm layer ``norm``."""
+    if norm.running_mean is None:
+        source_mean, source_variance = batch_moments(features)
+    else:
+        source_mean, source_variance = norm.running_mean.double(), norm.running_var.double()
+    mean, variance = group_moments(features, partition(features) if labels is None else labels)
+    mean = alpha * source_mean + (1 - alpha) * mean
+    variance = alpha * source_variance + (1 - alpha) * variance
+    return normalize(features, mean, variance, norm)
+
+
+def kl(features: Tensor, norm: nn.Module) -> list[float]:
+    """Equation 8 for each channel; both variances are at least epsilon."""
+    target_mean, target_variance = batch_moments(features)
+    result = []
+    for c in range(features.shape[1]):
+        moved = float(target_mean[c]) - float(norm.running_mean[c])
+        target, source = (max(float(v[c]), norm.eps) for v in (target_variance, norm.running_var))
+        result.append((target + moved**2) / (2 * source) + math.log(math.sqrt(source / target)) - 0.5)
+    return result
+
+
+def score(divergence: list[float]) -> float:
+    """Equation 9."""
+    mean, variance = mean_and_variance(divergence)
+    return (1 + 1 / (1 + math.exp(-math.sqrt(variance)))) * mean
+
+
+def min_max(scores: list[float]) -> list[float]:
+    """Scores brought to [0, 1] over the layers."""
+    low, high = min(scores), max(scores)
+    return [(value - low) / (high - low) for value in scores]
+
+
+class ReferenceFABN(nn.Module):
+    """Stands in for a BatchNorm layer; collects the score of each batch it sees."""
+
+    def __init__(self, norm: nn.Module, alpha: float = 0.8) -> None:
+        super().__init__()
+        self.norm, self.alpha = norm, alpha
+        self.scores: list[float] = []
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.norm.running_mean is not None:
+            self.scores.append(score(kl(features, self.norm)))
+        return fabn(features, self.norm, self.alpha).to(features.dtype)

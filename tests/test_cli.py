@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import findtta
+from findtta.cli.main import main
+from nets import randn
+
+MODEL_FILE = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6))
+
+def no_norm():
+    return nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+
+def number():
+    return 3
+
+ready = make()
+"""
+
+
+@pytest.fixture
+def model_file(tmp_path):
+    path = tmp_path / "my_models.py"
+    path.write_text(MODEL_FILE)
+    return path
+
+
+def test_methods_lists_all(capsys):
+    assert main(["methods"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in findtta.methods())
+
+
+def test_methods_shows_one_with_its_options(capsys):
+    assert main(["methods", "find"]) == 0
+    output = capsys.readouterr().out
+    assert "find: groups of like features" in output
+    assert "alpha = 0.8" in output
+    assert "NeurIPS 2025" in output
+
+
+def test_an_unknown_method_is_an_error_on_stderr(capsys):
+    assert main(["methods", "fnd"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("findtta: method must be one of")
+    assert "Did you mean 'find'" in captured.err
+
+
+@pytest.mark.parametrize("name", ["make", "ready"])
+def test_doctor_prints_the_layers_of_a_model_in_a_file(capsys, model_file, name):
+    assert main(["doctor", f"{model_file}:{name}"]) == 0
+    output = capsys.readouterr().out
+    assert "BatchNorm2d" in output
+    assert "still at their initial values" in output
+
+
+def test_doctor_imports_a_module(capsys, model_file, monkeypatch):
+    monkeypatch.syspath_prepend(model_file.parent)
+    assert main(["doctor", "my_models:make"]) == 0
+    assert "BatchNorm2d" in capsys.readouterr().out
+
+
+def test_doctor_exits_with_1_if_the_model_cannot_be_adapted(capsys, model_file):
+    assert main(["doctor", f"{model_file}:no_norm"]) == 1
+    assert "LayerNorm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_doctor_loads_weights(capsys, model_file, tmp_path, suffix):
+    trained, path = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6)), tmp_path / f"weights{suffix}"
+    trained[1].running_mean.fill_(0.5)
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors.torch").save_file(trained.state_dict(), path)
+    else:
+        torch.save(trained.state_dict(), path)
+    assert main(["doctor", f"{model_file}:make", "--weights", str(path)]) == 0
+    assert "initial values" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".npy"])
+def test_doctor_looks_at_a_saved_batch(capsys, model_file, tmp_path, suffix):
+    batch, path = 255 * randn(8, 3, 8, 8).sigmoid(), tmp_path / f"batch{suffix}"
+    if suffix == ".npy":
+        np.save(path, batch.numpy())
+    else:
+        torch.save(batch, path)
+    assert main(["doctor", f"{model_file}:make", "--inputs", str(path)]) == 0
+    assert "0..255" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("resnet50", "must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, but got 'resnet50'"),
+        ("no_such_module:make", "'no_such_module' cannot be imported"),
+        ("no/such/file.py:make", "cannot be imported"),
+        ("{file}:missing", "has no 'missing'"),
+        ("{file}:number", "must give a torch.nn.Module, but gave a int"),
+        ("{bad}:make", "cannot be imported"),
+    ],
+)
+def test_doctor_refuses_bad_targets(capsys, model_file, tmp_path, target, message):
+    bad = tmp_path / "bad_models.py"
+    bad.write_text("def make(:\n")
+    assert main(["doctor", target.format(file=model_file, bad=bad)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("findtta: ")
+    assert message in captured.err
+
+
+def test_doctor_suggests_timm_names(capsys, timm):
+    assert main(["doctor", "timm:test_resne"]) == 2
+    assert "Did you mean test_resnet" in capsys.readouterr().err
+
+
+def test_doctor_builds_timm_models(capsys, timm):
+    assert main(["doctor", "timm:test_resnet"]) == 0
+    assert "BatchNorm2d" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--weights", "--inputs"])
+@pytest.mark.parametrize("content", [None, b"nonsense"], ids=["missing", "damaged"])
+def test_doctor_refuses_unreadable_files(capsys, model_file, tmp_path, option, content):
+    path = tmp_path / "file.pt"
+    if content:
+        path.write_bytes(content)
+    assert main(["doctor", f"{model_file}:make", option, str(path)]) == 2
+    error = capsys.readouterr().err
+    assert option in error
+    assert str(path) in error
+
+
+def test_doctor_refuses_inputs_that_are_no_tensor(capsys, model_file, tmp_path):
+    torch.save({"a": torch.ones(1)}, tmp_path / "batch.pt")
+    assert main(["doctor", f"{model_file}:make", "--inputs", str(tmp_path / "batch.pt")]) == 2
+    assert "holds a dict" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.strip() == f"findtta {findtta.__version__}"
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"]])
+def test_usage_errors_exit_with_2(capsys, arguments):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "usage: findtta" in capsys.readouterr().err
