@@ -18,7 +18,9 @@ from findtta.functional._precision import widen
 # served by the cache and the table of squared deviations stays small.
 SLAB_BYTES = 4 << 20
 
-NO_REDUCTION = 0  # of aten.mse_loss, called directly because its Python wrapper costs as much as a small layer
+# aten.mse_loss subtracts and squares in one pass, but is not vectorised along runs shorter than this.
+SHORT_RUN = 32
+NO_REDUCTION = 0  # it is called directly, because its Python wrapper costs as much as a small layer
 
 # Up to this many samples a group average is one small matrix product; above it, a scatter. On a
 # GPU the product is kept for longer: it is quick there, and a scatter would not be deterministic.
@@ -60,9 +62,13 @@ def _plain_moments(features: Tensor) -> tuple[Tensor, Tensor]:
 
 def _two_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     # ``var_mean`` is many times slower on CPU, and E[x^2] - E[x]^2 loses all digits of the variance
-    # where the mean is large: subtract first, then square (which is what mse_loss does, in one pass).
+    # where the mean is large: subtract first, then square.
     mean = features.mean(dims, keepdim=True)
-    squared_deviation: Tensor = torch.ops.aten.mse_loss(features, mean.expand_as(features), NO_REDUCTION)
+    run_length = features.shape[1] if features.stride(1) == 1 else features[0, 0].numel()
+    if run_length < SHORT_RUN:
+        squared_deviation = (features - mean).square()
+    else:
+        squared_deviation = torch.ops.aten.mse_loss(features, mean.expand_as(features), NO_REDUCTION)
     return mean.flatten(1), squared_deviation.mean(dims)
 
 
