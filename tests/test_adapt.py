@@ -359,3 +359,25 @@ def test_a_broken_package_does_not_hide_the_other_methods(third_party):
     third_party(broken="no_such_package:Method")
     assert set(METHODS) <= set(findtta.methods())
     assert findtta.adapt(tiny(), "find").name == "find"
+
+
+class CachesResults(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((4,), 2.0))
+        self.bn = nn.BatchNorm1d(4)
+        self.cache = {}
+
+    def forward(self, x):
+        if "scale" not in self.cache:
+            self.cache["scale"] = self.scale * 3
+        return self.bn(x * self.cache["scale"])
+
+
+def test_a_model_that_has_cached_results_with_gradients_can_be_adapted():
+    model, batch = CachesResults().eval(), torch.ones(3, 4)
+    model(batch)
+    cached = model.cache["scale"]
+    adapted = findtta.adapt(model, alpha=1.0)
+    assert torch.equal(adapted(batch), model(batch).detach())
+    assert model.cache["scale"] is cached

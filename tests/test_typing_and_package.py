@@ -68,3 +68,9 @@ def test_importing_changes_no_global_state_of_torch():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stdout.strip() == "True", run.stderr
+
+
+def test_the_pages_of_the_methods_are_what_the_code_says():
+    script = Path(__file__).resolve().parents[1] / "docs" / "make_method_pages.py"
+    result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout

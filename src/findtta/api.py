@@ -56,7 +56,7 @@ def adapt(
         require_adaptable(model)
     if not inplace:
         try:
-            model = copy.deepcopy(model)
+            model = copy.deepcopy(model, _detached_caches(model))
         except Exception as error:
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) cannot be copied ({error}). Pass inplace=True to adapt the "
@@ -65,6 +65,28 @@ def adapt(
     adapted = method_class(model, method_options, reuse_buffers=reuse_buffers)
     adapted.inplace = inplace
     return adapted
+
+
+def _detached_caches(model: nn.Module) -> dict[int, object]:
+    """Copies of results that a model has put away with their gradient history, by identity.
+
+    Such tensors cannot be deep-copied, and EfficientViT, for one, caches them when called with
+    gradients on. What they hold is kept, and the history dropped.
+    """
+    copies: dict[int, object] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            held = (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, list | tuple)
+                else [value]
+            )
+            copies |= {
+                id(x): x.detach().clone() for x in held if isinstance(x, torch.Tensor) and x.grad_fn is not None
+            }
+    return copies
 
 
 def unwrap(adapted: nn.Module) -> nn.Module:

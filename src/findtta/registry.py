@@ -45,6 +45,7 @@ class MethodInfo:
     name: str
     summary: str
     citation: str
+    weakness: str
     stateful: bool
     needs_grad: bool
     batch_dependent: bool
@@ -53,6 +54,19 @@ class MethodInfo:
     options: Mapping[str, tuple[Any, str]]
     presets: Mapping[str, Mapping[str, Any]]
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What applies if no option is given, apart from what the first preset leaves to the model."""
+        preset = next(iter(self.presets.values()), {})
+        plain = {name: default for name, (default, _) in self.options.items() if default is not None}
+        return plain | {name: value for name, value in preset.items() if self.options[name][0] is None}
+
+    def default_text(self) -> str:
+        """Return the defaults in words."""
+        if not self.defaults:
+            return "no options"
+        return "defaults: " + ", ".join(f"{name}={_short(value)}" for name, value in self.defaults.items())
+
     def __str__(self) -> str:
         properties = [
             f"{key.replace('_', ' ')}: {'yes' if getattr(self, key) else 'no'}"
@@ -60,6 +74,7 @@ class MethodInfo:
         ]
         lines = [f"{self.name}: {self.summary}", f"  {', '.join(properties)}"]
         lines += [f"  passes per batch: {self.cost.forward} forward, {self.cost.backward} backward"]
+        lines += [f"  when it fails: {self.weakness}"] if self.weakness else []
         lines += [f"  {self.citation}"]
         lines += [f"  {key} = {default!r}: {meaning}" for key, (default, meaning) in self.options.items()]
         for preset, values in self.presets.items():
@@ -75,11 +90,13 @@ class Catalogue(dict[str, MethodInfo]):
     """Methods by name; iterating gives the names, printing gives a table."""
 
     def __str__(self) -> str:
-        header = ("method", "stateful", "needs grad", "batch dependent", "exportable", "what it does")
+        header = ("method", "stateful", "needs grad", "batch dependent", "exportable", "forward", "backward")
         rows = [
-            (m.name, m.stateful, m.needs_grad, m.batch_dependent, m.exportable, m.summary) for m in self.values()
+            (m.name, m.stateful, m.needs_grad, m.batch_dependent, m.exportable, m.cost.forward, m.cost.backward)
+            for m in self.values()
         ]
-        return render(header, rows)
+        details = [f"{m.name}: {m.summary}\n  {m.citation}\n  {m.default_text()}" for m in self.values()]
+        return "\n".join([render(header, rows), "", "(forward and backward: passes per batch)", "", *details])
 
     __repr__ = __str__
 
@@ -121,6 +138,7 @@ def describe(method: type[Adapted]) -> MethodInfo:
         name=method.name,
         summary=method.summary,
         citation=method.citation,
+        weakness=method.weakness,
         stateful=method.stateful,
         needs_grad=method.needs_grad,
         batch_dependent=method.batch_dependent,

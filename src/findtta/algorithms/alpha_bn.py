@@ -56,6 +56,10 @@ class AlphaBN(Adapted):
     name = "alpha-bn"
     summary = "a fixed mixture of source and test-batch statistics"
     citation = "You et al., Test-time Batch Statistics Calibration for Covariate Shift, arXiv 2021"
+    weakness = (
+        "Fails where TBN fails, more mildly: one mixture for all layers and all samples of the batch. The "
+        "best alpha depends on how strong the drift is."
+    )
     options_type = AlphaBNOptions
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:

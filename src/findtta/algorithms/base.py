@@ -122,6 +122,8 @@ class Adapted(nn.Module):
     name: ClassVar[str]
     summary: ClassVar[str]
     citation: ClassVar[str]
+    #: When it fails, for whoever has to choose.
+    weakness: ClassVar[str] = ""
     options_type: ClassVar[type[Options]] = Options
     #: Whether one batch changes how later batches are treated.
     stateful: ClassVar[bool] = False

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost, Options, option
-from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
 
@@ -74,6 +75,10 @@ class DeYO(GradientAdapted):
     citation = (
         "Lee et al., Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled "
         "Factors, ICLR 2024"
+    )
+    weakness = (
+        "It needs images, since it shuffles their patches, and a task in which the shape matters. Its "
+        "sample weights are large, so a learning rate that suits TENT can be too high for it."
     )
     options_type = DeYOOptions
     passes = Cost(forward=2, backward=1)

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Options, option
-from findtta.algorithms.gradient import GradientAdapted, GradientOptions, Snapshot
+from findtta.algorithms.gradient import GradientAdapted, Snapshot
+from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.functional import softmax_entropy
 
@@ -70,6 +71,10 @@ class EATA(GradientAdapted):
     name = "eata"
     summary = "entropy minimisation on reliable, non-redundant samples, optionally held near the source"
     citation = "Niu et al., Efficient Test-Time Model Adaptation without Forgetting, ICML 2022"
+    weakness = (
+        "The margins decide everything. With ImageNet's on ten classes, next to nothing is selected after "
+        "the first batch, and it is TBN; with loose margins it can collapse as TENT does."
+    )
     options_type = EATAOptions
 
     average_prediction: Tensor | None

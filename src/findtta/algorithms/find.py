@@ -66,6 +66,11 @@ class FIND(Adapted):
         "Jiang et al., Feature-Based Instance Neighbor Discovery: Advanced Stable Test-Time Adaptation "
         "in Dynamic World, NeurIPS 2025"
     )
+    weakness = (
+        "Groups are small, so their statistics are noisy: on inputs that have not drifted it costs some "
+        "accuracy, and more the lower alpha is. Groups follow likeness of features, which in deep layers "
+        "may mean class rather than drift. In a batch of one each sample is its own group."
+    )
     options_type = FINDOptions
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:

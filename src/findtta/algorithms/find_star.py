@@ -92,6 +92,10 @@ class FINDStar(Adapted):
     name = "find-star"
     summary = "FIND that stops splitting layers which drift little, chosen in the first batches"
     citation = FIND.citation
+    weakness = (
+        "Where FIND fails, and where the first batches are not like the later ones: the choice of layers "
+        "is made once, in the cold start."
+    )
     options_type = FINDStarOptions
     stateful = True
 

@@ -78,6 +78,11 @@ class IABN(Adapted):
     citation = (
         "Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022"
     )
+    weakness = (
+        "It was made for networks trained with it. Swapped into a network trained with BatchNorm it can "
+        "fall below the plain model, most of all in deep networks, where the corrections of many layers "
+        "add up."
+    )
     options_type = IABNOptions
     # With the default base; base="batch" makes outputs depend on the batch.
     batch_dependent = False

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost, Options, option
-from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.algorithms.gradient import GradientAdapted
 from findtta.algorithms.iabn import (
     IABN,
     InstanceAwareNorm,
@@ -26,6 +26,7 @@ from findtta.algorithms.iabn import (
 )
 from findtta.algorithms.memory import BalancedReservoir, GeneratorDraws, ReservoirDraws
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
+from findtta.algorithms.presets import GradientOptions
 from findtta.functional import batch_moments
 from findtta.layers.adaptive import AdaptiveNorm
 
@@ -84,6 +85,10 @@ class NOTE(GradientAdapted):
     name = "note"
     summary = "instance-aware statistics, and entropy minimisation on a class-balanced memory of the stream"
     citation = IABN.citation
+    weakness = (
+        "It moves slowly: one small step per 64 samples. The normalisation is IABN's, with the weakness "
+        "of IABN in networks that were not trained with it."
+    )
     options_type = NOTEOptions
     # Only through an update in the middle of a batch, which the samples after it are predicted with.
     batch_dependent = False

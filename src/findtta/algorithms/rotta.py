@@ -79,6 +79,11 @@ class RoTTA(TeacherStudent):
     name = "rotta"
     summary = "slowly moving statistics, and a student that learns from a timely, balanced memory"
     citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
+    weakness = (
+        "Statistics move by a twentieth per 64 samples, so abrupt changes of drift are followed late and "
+        "mixed batches not at all. Inputs must be images in [0, 1], or mean and std given, or its "
+        "augmentation destroys them."
+    )
     options_type = RoTTAOptions
     batch_dependent = False
     passes = Cost(forward=3, backward=1)

@@ -11,4 +11,5 @@ class Source(Adapted):
     name = "source"
     summary = "the model as trained, with its running statistics"
     citation = "He et al., Deep Residual Learning for Image Recognition, CVPR 2016"
+    weakness = "Accuracy falls as far as the inputs drift: nothing adapts."
     batch_dependent = False

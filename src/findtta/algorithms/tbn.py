@@ -37,6 +37,11 @@ class TBN(Adapted):
     name = "tbn"
     summary = "statistics of the test batch in place of the source's"
     citation = "Bronskill et al., TaskNorm: Rethinking Batch Normalization for Meta-Learning, ICML 2020"
+    weakness = (
+        "The statistics need a large batch of one kind of drift with many classes. Small batches, batches "
+        "that mix kinds of drift and batches of few classes get statistics that fit none of their "
+        "samples. On inputs that have not drifted it costs accuracy."
+    )
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return BatchStatisticsNorm(norm)

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from findtta.algorithms.gradient import GradientAdapted, GradientOptions
+from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
 
 
@@ -35,6 +36,11 @@ class Tent(GradientAdapted):
     name = "tent"
     summary = "entropy minimisation over the affine parameters, with the statistics of the test batch"
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
+    weakness = (
+        "It keeps learning from its own mistakes: on long streams, with a high learning rate, small "
+        "batches, mixed drift or few classes at a time, predictions collapse onto few classes (see "
+        "adapted.collapse)."
+    )
     options_type = TentOptions
 
     def learn(self, inputs: Tensor) -> Tensor:

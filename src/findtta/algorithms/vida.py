@@ -84,6 +84,11 @@ class ViDA(TeacherStudent):
     name = "vida"
     summary = "teacher and student with low- and high-rank branches, weighed by the teacher's uncertainty"
     citation = "Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024"
+    weakness = (
+        "Twelve forward passes per batch. Published for transformers with branches warmed up on source "
+        "data; without that warm-up, and at the small learning rates of the comparison, it stays close to "
+        "TBN."
+    )
     options_type = ViDAOptions
     passes = Cost(forward=12, backward=1)
 
