@@ -24,8 +24,8 @@ def interleave(
     Args:
         functions: What to time, by name.
         rounds: How often to go round.
-        calls: Calls per turn; the first call of each turn is not timed, since it meets the caches
-            as the previous function left them.
+        calls: Timed calls per turn. If several, one more goes before them untimed, since it meets the
+            caches as the previous function left them; a call worth timing alone is too long to notice.
 
     Returns:
         Seconds per call, one value per round, by name.
@@ -35,7 +35,8 @@ def interleave(
         function()
     for _ in range(rounds):
         for name, function in functions.items():
-            function()
+            if calls > 1:
+                function()
             start = now()
             for _ in range(calls):
                 function()
