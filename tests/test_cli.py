@@ -118,7 +118,7 @@ def test_doctor_refuses_bad_targets(capsys, model_file, tmp_path, target, messag
 
 def test_doctor_suggests_timm_names(capsys, timm):
     assert main(["doctor", "timm:test_resne"]) == 2
-    assert "Did you mean test_resnet" in capsys.readouterr().err
+    assert "Did you mean 'test_resnet'" in capsys.readouterr().err
 
 
 def test_doctor_builds_timm_models(capsys, timm):

@@ -117,25 +117,27 @@ def _note(site: NormSite) -> str:
 
 
 def _statistics_warnings(sites: list[NormSite]) -> Iterator[str]:
+    found: dict[str, list[str]] = {}
     for site in sites:
-        mean, variance = site.module.running_mean, site.module.running_var
-        if not isinstance(mean, Tensor) or not isinstance(variance, Tensor) or site.problem:
-            continue
-        if not (mean.isfinite().all() and variance.isfinite().all()):
-            yield f"{site.name}: running statistics contain NaN or Inf: the checkpoint is damaged."
-        elif (variance < 0).any():
-            yield f"{site.name}: running variance is negative somewhere: the checkpoint is damaged."
-        elif (mean == 0).all() and (variance == 1).all():
-            yield (
-                f"{site.name}: running statistics are still at their initial values: was the checkpoint loaded, "
-                "and the layer trained?"
-            )
-    without = [site.name for site in sites if site.problem is None and site.module.running_mean is None]
-    if without:
-        yield (
-            f"{len(without)} of {len(sites)} BatchNorm layers keep no running statistics ({', '.join(without[:3])}"
-            f"{', ...' if len(without) > 3 else ''}): there is no source to blend with there."
-        )
+        complaint = None if site.problem else _statistics_complaint(site.module)
+        if complaint:
+            found.setdefault(complaint, []).append(site.name or "(the model itself)")
+    for complaint, names in found.items():
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        yield f"{len(names)} of {len(sites)} BatchNorm layers ({some}): {complaint}"
+
+
+def _statistics_complaint(norm: nn.Module) -> str | None:
+    mean, variance = norm.running_mean, norm.running_var
+    if not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
+        return "no running statistics, so there is no source to blend with there."
+    if not (mean.isfinite().all() and variance.isfinite().all()):
+        return "running statistics contain NaN or Inf: the checkpoint is damaged."
+    if (variance < 0).any():
+        return "running variance is negative somewhere: the checkpoint is damaged."
+    if (mean == 0).all() and (variance == 1).all():
+        return "running statistics are still at their initial values: was the checkpoint loaded, and it trained?"
+    return None
 
 
 def _input_warnings(model: nn.Module, sites: list[NormSite], batch: Tensor) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from findtta.errors import MissingExtraError, OptionError
+from findtta.errors import MissingExtraError, OptionError, close_matches
 
 
 def load_model(target: str, weights: str | None = None) -> nn.Module:
@@ -42,9 +42,7 @@ def _timm_model(name: str) -> Any:
 
     timm = import_timm()
     if not timm.is_model(name):
-        close = timm.list_models(f"*{name}*")[:5]
-        hint = f" Did you mean {', '.join(close)}?" if close else ""
-        raise OptionError(f"timm has no model {name!r}.{hint}")
+        raise OptionError(f"timm has no model {name!r}.{close_matches(name, timm.list_models())}")
     return timm.create_model(name, pretrained=False)
 
 
