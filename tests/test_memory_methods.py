@@ -203,7 +203,7 @@ def test_rotta_learns_the_same_however_the_stream_is_cut():
     # Nothing moves the teacher here, so labels agree, and with them all that the memory does.
     assert one_by_one.bank.ages() == cut.bank.ages()
     assert torch.equal(one_by_one.bank.contents(), cut.bank.contents())
-    assert one_by_one.samples_seen == cut.samples_seen == len(samples)
+    assert one_by_one.bank.offers == cut.bank.offers == len(samples)
 
 
 def test_note_once_per_batch_as_ttab():

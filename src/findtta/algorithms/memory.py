@@ -161,6 +161,11 @@ class BalancedReservoir(MemoryBank):
                 sample_in_slot[slot] = index
         self.write(samples, sample_in_slot)
 
+    @property
+    def offers(self) -> int:
+        """How many samples have been offered so far, kept or not."""
+        return sum(self.seen)
+
     def _make_room(self, label: int, draws: ReservoirDraws) -> int | None:
         """Return the slot for a new item of a class, or None if it is not to be kept."""
         self.seen[label] += 1

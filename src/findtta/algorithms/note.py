@@ -97,7 +97,6 @@ class NOTE(GradientAdapted):
     def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
         super().__init__(model, options, reuse_buffers=reuse_buffers)
         self.bank = BalancedReservoir(self.options.memory_size)
-        self.samples_seen = 0
         #: Where random decisions come from; replace it to replay recorded ones.
         self.draws: ReservoirDraws = GeneratorDraws(self.generator)
 
@@ -108,12 +107,12 @@ class NOTE(GradientAdapted):
     def learn(self, inputs: Tensor) -> Tensor:
         outputs = []
         while len(inputs):
-            until_update = self.options.update_every - self.samples_seen % self.options.update_every
+            until_update = self.options.update_every - self.bank.offers % self.options.update_every
             count = len(inputs) if self.options.schedule == "batch" else min(until_update, len(inputs))
             chunk, inputs = inputs[:count], inputs[count:]
             outputs.append(self.predict(chunk))
             if self._remember(chunk, outputs[-1]) and (
-                self.options.schedule == "batch" or self.samples_seen % self.options.update_every == 0
+                self.options.schedule == "batch" or self.bank.offers % self.options.update_every == 0
             ):
                 self._update()
         return torch.cat(outputs)
@@ -125,7 +124,6 @@ class NOTE(GradientAdapted):
             self.warn_skipped("its logits contain NaN or Inf")
             return False
         self.bank.insert(samples, classes, logits.shape[1], self.draws)
-        self.samples_seen += len(samples)
         return True
 
     def _update(self) -> None:
@@ -141,14 +139,6 @@ class NOTE(GradientAdapted):
     def changing(self) -> list[Tensor]:
         return super().changing() + MovingStatistics.tensors_of(self.model)
 
-    def memory(self) -> dict[str, Any]:
-        return super().memory() | {"samples_seen": self.samples_seen}
-
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        super().load_memory(memory)
-        self.samples_seen = memory["samples_seen"]
-
     def reset(self) -> None:
         super().reset()
         self.bank.reset()
-        self.samples_seen = 0

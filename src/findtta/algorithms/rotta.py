@@ -91,7 +91,6 @@ class RoTTA(TeacherStudent):
     def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
         super().__init__(model, options, reuse_buffers=reuse_buffers)
         self.bank = TimelyBank(self.options.memory_size, self.options.timeliness, self.options.uncertainty)
-        self.samples_seen = 0
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return RobustNorm(norm, self.options.alpha)
@@ -108,12 +107,11 @@ class RoTTA(TeacherStudent):
         classes = [int(label) for label in labels]
         start = 0
         while start < len(inputs):
-            until_update = self.options.update_every - self.samples_seen % self.options.update_every
+            until_update = self.options.update_every - self.bank.offers % self.options.update_every
             part = slice(start, start + until_update)
             self.bank.insert(inputs[part], classes[part], uncertainties[part], logits.shape[1])
-            self.samples_seen += len(classes[part])
             start += until_update
-            if self.samples_seen % self.options.update_every == 0:
+            if self.bank.offers % self.options.update_every == 0:
                 self._update()
         return logits
 
@@ -133,14 +131,6 @@ class RoTTA(TeacherStudent):
     def changing(self) -> list[Tensor]:
         return super().changing() + MovingStatistics.tensors_of(self.model)
 
-    def memory(self) -> dict[str, Any]:
-        return super().memory() | {"samples_seen": self.samples_seen}
-
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        super().load_memory(memory)
-        self.samples_seen = memory["samples_seen"]
-
     def reset(self) -> None:
         super().reset()
         self.bank.reset()
-        self.samples_seen = 0
