@@ -1,0 +1,156 @@
+"""What all scenarios share: the samples they see, the order they give, and how they draw and cut."""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta.algorithms.base import Options
+from findtta.data.dataset import DomainDataset
+from findtta.errors import OptionError
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All that a scenario may look at: the labels of every domain, and no image.
+
+    Attributes:
+        domains: The names of the domains.
+        labels: For each domain the labels of its rows.
+        classes: The number of classes.
+    """
+
+    domains: tuple[str, ...]
+    labels: tuple[Ints, ...]
+    classes: int
+
+    @classmethod
+    def of(cls, dataset: DomainDataset) -> Self:
+        """Read the labels of a dataset."""
+        labels = tuple(np.asarray(dataset.labels(domain), np.int64) for domain in dataset.domains)
+        return cls(tuple(dataset.domains), labels, len(dataset.classes))
+
+    @cached_property
+    def counts(self) -> Ints:
+        """The number of samples of each domain."""
+        return np.array([len(labels) for labels in self.labels], np.int64)
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a scenario gives: the samples one after the other, and where batches end.
+
+    Attributes:
+        domain_ids: For each position the domain, shape (n,).
+        rows: For each position the row in that domain, shape (n,).
+        sizes: The size of each batch, shape (batches,).
+        rounds: For each batch the pass over the data that it belongs to, shape (batches,).
+    """
+
+    domain_ids: Ints
+    rows: Ints
+    sizes: Ints
+    rounds: Ints
+
+    @classmethod
+    def once(cls, domain_ids: Ints, rows: Ints, sizes: Ints) -> Self:
+        """Make the order of a single pass over the data."""
+        return cls(domain_ids, rows, sizes, np.zeros(len(sizes), np.int64))
+
+
+@dataclass(frozen=True)
+class Scenario(Options, ABC):
+    """A way for samples to arrive; its fields are its settings."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        """Put the samples into an order and cut it into batches.
+
+        Args:
+            samples: The samples of each domain.
+            batch_size: The size of a full batch.
+            seed: Seed of all that is random.
+
+        Returns:
+            The order.
+        """
+
+    @classmethod
+    def part(
+        cls,
+        dataset: DomainDataset,
+        domains: Sequence[str] | None = None,
+        severity: int | Sequence[int] | None = None,
+        limit: int | None = None,
+    ) -> DomainDataset:
+        """Return the part of a dataset that this scenario is usually made of.
+
+        Args:
+            dataset: All there is.
+            domains: As for :meth:`DomainDataset.pick`; None leaves the choice to the scenario.
+            severity: As for :meth:`DomainDataset.pick`; None leaves the choice to the scenario.
+            limit: At most so many images per domain.
+
+        Returns:
+            The part.
+        """
+        return dataset.pick(domains, 5 if severity is None else severity, limit)
+
+    def require_domains(self, samples: Samples, least: int) -> None:
+        """Raise unless at least so many domains have samples."""
+        present = np.count_nonzero(samples.counts)
+        if present < least:
+            raise OptionError(
+                f"stream {self.name!r} needs at least {least} domains with samples, but the dataset has "
+                f"{present}: pick more domains, or take the stream 'crossmix'."
+            )
+
+
+def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
+    """Return a generator of its own for every seed, purpose and index."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), index])
+
+
+def shuffled_rows(samples: Samples, seed: int) -> list[Ints]:
+    """Return for each domain its rows in random order, independent of the other domains."""
+    return [
+        generator(seed, "rows", index).permutation(count).astype(np.int64)
+        for index, count in enumerate(samples.counts)
+    ]
+
+
+def serve(domain_ids: Ints, queues: Sequence[Ints]) -> Ints:
+    """Return the row at each position: every domain serves its queue from the front."""
+    rows = np.empty(len(domain_ids), np.int64)
+    for index, queue in enumerate(queues):
+        where = np.flatnonzero(domain_ids == index)
+        rows[where] = queue[: len(where)]
+    return rows
+
+
+def batch_sizes(count: int, batch_size: int) -> Ints:
+    """Cut so many samples into full batches, the last of them perhaps smaller."""
+    full, rest = divmod(count, batch_size)
+    return np.array([batch_size] * full + [rest] * bool(rest), np.int64)
+
+
+def batch_sizes_within(counts: Sequence[int], batch_size: int, across: bool) -> Ints:
+    """Cut stretches of samples into batches, which run ``across`` from one stretch to the next or do not."""
+    if across:
+        return batch_sizes(sum(counts), batch_size)
+    return np.concatenate([np.empty(0, np.int64), *(batch_sizes(count, batch_size) for count in counts)])

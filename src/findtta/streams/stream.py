@@ -1,0 +1,214 @@
+"""A stream as data: every sample in its place, where batches end, and what it was made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+
+from findtta.data.dataset import DomainDataset
+from findtta.errors import InputError, OptionError
+from findtta.streams.scenario import Ints
+
+# Raise it whenever the same arguments begin to give another stream, or the file another layout.
+_FORMAT = 1
+_ARRAYS = ("domain_ids", "rows", "sizes", "rounds")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One batch of a stream.
+
+    Attributes:
+        index: Its position in the stream.
+        round: The pass over the data that it belongs to.
+        domain_ids: For each sample the position of its domain in ``Stream.domains``.
+        rows: For each sample its row in that domain.
+    """
+
+    index: int
+    round: int
+    domain_ids: Ints
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Batches in the order in which they arrive; two streams are equal if their digests are.
+
+    Iterating gives the batches, and so does ``stream[index]``; ``len`` is their number.
+
+    Attributes:
+        scenario: The name of the scenario.
+        settings: All settings of the scenario.
+        seed: The seed it was made with.
+        batch_size: The size of a full batch.
+        dataset: The identity of the dataset it was made for.
+        domains: The names of the domains.
+        domain_ids: For each position the position of its domain in ``domains``.
+        rows: For each position the row in that domain.
+        sizes: The size of each batch.
+        rounds: For each batch the pass over the data that it belongs to.
+    """
+
+    scenario: str
+    settings: Mapping[str, Any]
+    seed: int
+    batch_size: int
+    dataset: str
+    domains: tuple[str, ...]
+    domain_ids: Ints = dataclasses.field(repr=False)
+    rows: Ints = dataclasses.field(repr=False)
+    sizes: Ints = dataclasses.field(repr=False)
+    rounds: Ints = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+        for name in _ARRAYS:
+            array = np.array(getattr(self, name), np.int64)  # a copy, which nobody else can change
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Batch:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"the stream has {len(self)} batches, so there is no batch {index}")
+        index %= len(self)
+        where = slice(self.boundaries[index], self.boundaries[index + 1])
+        return Batch(index, int(self.rounds[index]), self.domain_ids[where], self.rows[where])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[index] for index in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def boundaries(self) -> Ints:
+        """Where batches begin and end: batch i has the positions ``boundaries[i]`` to ``boundaries[i + 1]``."""
+        return np.concatenate([[0], self.sizes.cumsum()])
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 of all there is in the stream, the same on every machine."""
+        digest = hashlib.sha256()
+        for part in (self._header(), *(_bytes(getattr(self, name)) for name in _ARRAYS)):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.hexdigest()
+
+    def composition(self) -> Ints:
+        """Return how many samples of each domain every batch has, shape (batches, domains)."""
+        cells = np.repeat(np.arange(len(self)), self.sizes) * len(self.domains) + self.domain_ids
+        counts = np.bincount(cells, minlength=len(self) * len(self.domains))
+        return counts.reshape(len(self), len(self.domains))
+
+    def check(self, dataset: DomainDataset) -> None:
+        """Raise unless the stream was made for this dataset."""
+        if dataset.identity == self.dataset:
+            return
+        if tuple(dataset.domains) != self.domains:
+            difference = f"its domains are {_few(self.domains)}, those of the dataset {_few(dataset.domains)}"
+        else:
+            difference = "the domains are the same, but labels or images differ"
+        raise InputError(
+            f"the stream {self.scenario!r} was made for the dataset with identity {self.dataset}, but "
+            f"{dataset.name!r} has identity {dataset.identity} ({difference}): make the stream anew, or load and "
+            "pick the dataset as it was."
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the stream into one ``.npz`` file, which is never there half-written."""
+        path = Path(path)
+        arrays = {name: getattr(self, name).astype("<i8") for name in _ARRAYS}
+        header = json.dumps({"digest": self.digest, "stream": self._header().decode()})
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with partial.open("xb") as file:
+                np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **arrays)
+            partial.replace(path)
+        except FileNotFoundError:
+            raise OptionError(
+                f"path must be in a folder that exists, but {str(path.parent)!r} does not: make it first."
+            ) from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a saved stream; a damaged or edited file is refused.
+
+        Args:
+            path: What :meth:`save` wrote.
+
+        Returns:
+            The stream.
+        """
+        try:
+            # numpy leaves a file open that it cannot read, unless it was opened here.
+            with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in _ARRAYS}
+                header = json.loads(file["header"].tobytes())
+            made = json.loads(header["stream"])
+            if made.pop("format") != _FORMAT:
+                raise InputError(
+                    f"the stream file {str(path)!r} was written by another release of findtta, whose streams "
+                    "differ: make the stream anew."
+                )
+            stream = cls(**(made | arrays | {"domains": tuple(made["domains"])}))
+            intact = stream.digest == header["digest"]
+        except FileNotFoundError:
+            raise OptionError(f"path must name a saved stream, but {str(path)!r} does not exist.") from None
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, zipfile.BadZipFile) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the stream file {str(path)!r} cannot be read ({error}): it is damaged or no stream; make "
+                "it anew."
+            ) from error
+        if not intact:
+            raise InputError(
+                f"the stream file {str(path)!r} was damaged or edited: its content does not give the digest "
+                f"{header['digest']} that it was saved with; make it anew."
+            )
+        return stream
+
+    def _header(self) -> bytes:
+        header = {
+            "format": _FORMAT,
+            "scenario": self.scenario,
+            "settings": dict(self.settings),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "dataset": self.dataset,
+            "domains": list(self.domains),
+        }
+        return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _bytes(array: Ints) -> bytes:
+    return np.ascontiguousarray(array, dtype="<i8").tobytes()
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
