@@ -6,7 +6,7 @@ import argparse
 
 import torch
 
-from findtta.cli.targets import load_model
+from findtta.models.targets import load_model
 from findtta.doctor import inspect
 from findtta.errors import OptionError
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from findtta.errors import MissingExtraError, OptionError, close_matches
+from findtta.models.weights import fit, read_weights
 
 
 def load_model(target: str, weights: str | None = None) -> nn.Module:
@@ -33,7 +33,8 @@ def load_model(target: str, weights: str | None = None) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise OptionError(f"model {target!r} must give a torch.nn.Module, but gave a {type(model).__name__}.")
     if weights is not None:
-        _load_weights(model, weights)
+        state, _ = read_weights(weights)
+        fit(model, state, arch=target, source=weights)
     return model
 
 
@@ -67,13 +68,3 @@ def _call(place: str, name: str) -> Any:
     if factory is None:
         raise OptionError(f"model: {place!r} has no {name!r}.")
     return factory if isinstance(factory, nn.Module) else factory()
-
-
-def _load_weights(model: nn.Module, path: str) -> None:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        model.load_state_dict(state)
-    except FileNotFoundError:
-        raise OptionError(f"--weights must name a file, but {path!r} does not exist.") from None
-    except Exception as error:
-        raise OptionError(f"--weights {path!r} could not be loaded: {str(error).splitlines()[0]}") from error

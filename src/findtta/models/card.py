@@ -1,0 +1,119 @@
+"""What must be known about a network to use it: its input, its classes and how good it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from findtta.errors import OptionError, UnknownNameError, close_matches
+
+Triple = tuple[float, float, float]
+
+#: Mean and standard deviation of the RGB channels, by the dataset they were measured on.
+NORMALIZATIONS: Mapping[str, tuple[Triple, Triple]] = {
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "half": ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+    # The deviations are too small by a fifth, as in most published CIFAR-10 checkpoints.
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    # Colour means only, on the 0..255 scale, with R and B in RGB order.
+    "caffe": ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """What must be known about a network to use it.
+
+    Attributes:
+        arch: The name of the architecture.
+        num_classes: The number of classes.
+        mean: What is subtracted from the RGB channels, on the [0, 1] scale.
+        std: What they are divided by then.
+        input_size: The side the network works at; images of another size are scaled to it. None: any size.
+        trained_on: The dataset of the weights, where known.
+        classes: The names of the classes, where known.
+        clean_accuracy: Percentage right on the clean test images, where known.
+        clean_images: How many test images that was measured on.
+        recipe: How the weights were made, where known.
+    """
+
+    arch: str
+    num_classes: int
+    mean: Triple
+    std: Triple
+    input_size: int | None = None
+    trained_on: str | None = None
+    classes: tuple[str, ...] | None = None
+    clean_accuracy: float | None = None
+    clean_images: int | None = None
+    recipe: Mapping[str, Any] | None = None
+
+    def to_json(self) -> str:
+        """Return the card as JSON, as it is stored inside a weights file."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelCard:
+        """Return the card written by ``to_json``."""
+        fields = json.loads(text)
+        for name in ("mean", "std", "classes"):
+            if fields.get(name) is not None:
+                fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+
+class Classifier(nn.Module):
+    """A network with its normalisation inside: it takes RGB in [0, 1] and gives logits.
+
+    Attributes:
+        card: What is known about the network.
+        net: The network itself.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, net: nn.Module, card: ModelCard) -> None:
+        super().__init__()
+        self.card = card
+        self.net = net
+        self.register_buffer("mean", torch.tensor(card.mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(card.std).view(1, 3, 1, 1), persistent=False)
+        self.input_size = card.input_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of images of shape (n, 3, height, width) with values in [0, 1]."""
+        if self.input_size is not None:
+            # A no-op where the size is right already.
+            x = F.interpolate(x, (self.input_size, self.input_size), mode="bilinear", antialias=False)
+        logits: Tensor = self.net((x - self.mean) / self.std)
+        return logits
+
+
+def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Triple]:
+    """Return mean and deviation by name, or as given."""
+    if not isinstance(wanted, str):
+        try:
+            mean, std = (tuple(float(value) for value in part) for part in wanted)
+        except (TypeError, ValueError):
+            mean = std = ()
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise OptionError(
+                "normalization must be a name or a pair (mean, std) of three numbers each, std above 0, "
+                f"but is {wanted!r}."
+            )
+        return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
+    if wanted not in NORMALIZATIONS:
+        raise UnknownNameError(
+            f"normalization {wanted!r} is unknown.{close_matches(wanted, NORMALIZATIONS)} "
+            f"Known are {', '.join(NORMALIZATIONS)}, or give (mean, std)."
+        )
+    return NORMALIZATIONS[wanted]

@@ -1,0 +1,205 @@
+"""Training: a kill only pauses it, and the card tells the truth."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from findtta.cli.main import main
+from findtta.data.shapes import shapes
+from findtta.errors import OptionError
+from findtta.models import build, load, weights_digest
+from findtta.models.check import clean_accuracy
+from findtta.training import Recipe, default_recipe, train
+from findtta.training.loop import _optimizer
+from findtta.training.source import Augmented, DrawnShapes, crop
+
+RECIPE = Recipe(epochs=2, batch_size=16, images_per_epoch=64, learning_rate=0.05)
+
+
+def fresh(arch="resnet20"):
+    torch.manual_seed(0)
+    return build(arch, num_classes=10, normalization="half")
+
+
+def run(out, recipe=RECIPE, source=None, **options):
+    source = source or DrawnShapes(recipe.images_per_epoch, recipe.seed, 1)
+    return train(fresh(), source, shapes(40), out, recipe, progress=False, test_images=40, **options)
+
+
+class Killed(Exception):
+    pass
+
+
+class Dying(DrawnShapes):
+    """A source that dies after some batches, like a process that is killed."""
+
+    def __init__(self, *arguments, after):
+        super().__init__(*arguments)
+        self.left = after
+
+    def batch(self, epoch, positions):
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+        return super().batch(epoch, positions)
+
+
+@pytest.mark.parametrize("after", [1, 3, 7])
+def test_a_killed_training_ends_with_the_same_weights(tmp_path, after):
+    expected = run(tmp_path / "whole.safetensors")
+    out = tmp_path / "killed.safetensors"
+    with pytest.raises(Killed):
+        run(out, source=Dying(64, 0, 1, after=after), checkpoint_every=0)
+    assert not out.exists()
+    counted = Dying(64, 0, 1, after=100)
+    resumed = run(out, source=counted, checkpoint_every=0)
+    assert 100 - counted.left == 8 - after, "finished steps are not repeated"
+    assert weights_digest(resumed) == weights_digest(expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.safetensors", "whole.safetensors"]
+
+
+def test_the_card_says_what_the_file_is(tmp_path):
+    out = tmp_path / "net.safetensors"
+    model = run(out, half=True)
+    loaded = load("resnet20", weights=out)
+    assert weights_digest(loaded) == weights_digest(model)
+    right, count = clean_accuracy(loaded, shapes(40), 40)
+    assert (loaded.card.clean_accuracy, loaded.card.clean_images) == (100 * right / count, 40)
+    assert loaded.card.classes == shapes().classes
+    assert loaded.card.recipe["epochs"] == 2
+    assert loaded.card.mean == (0.5, 0.5, 0.5)
+
+
+def test_a_checkpoint_of_other_settings_or_a_broken_one_is_not_used(tmp_path):
+    out = tmp_path / "net.safetensors"
+    with pytest.raises(Killed):
+        run(out, source=Dying(64, 0, 1, after=3), checkpoint_every=0)
+    with pytest.raises(OptionError, match="other settings"):
+        run(out, Recipe(epochs=3, batch_size=16, images_per_epoch=64))
+    out.with_suffix(".checkpoint").write_bytes(b"half a file")
+    with pytest.raises(OptionError, match="delete it to start again"):
+        run(out)
+
+
+def test_a_few_steps_learn_something():
+    recipe = Recipe(epochs=1, batch_size=32, learning_rate=0.1, images_per_epoch=320, warmup=0.0)
+    model, source = fresh(), DrawnShapes(320, 0, 1000)
+    optimizer = _optimizer(model, recipe)
+    from findtta.training.loop import _step
+
+    rows = np.arange(32)
+    losses = [_step(model, optimizer, source, 0, rows, recipe, 0.1, "cpu").item() for _ in range(12)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_rate_rises_and_falls_to_nothing():
+    recipe = Recipe(learning_rate=0.4, warmup=0.25)
+    rates = [recipe.rate(progress) for progress in np.linspace(0, 1, 101)]
+    assert max(rates) == pytest.approx(0.4)
+    assert int(np.argmax(rates)) == 25
+    assert 0 < rates[0] < 0.01
+    assert rates[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_norms_and_biases_are_not_decayed():
+    model = fresh()
+    decayed, plain = _optimizer(model, RECIPE).param_groups
+    assert decayed["weight_decay"] == RECIPE.weight_decay
+    assert plain["weight_decay"] == 0
+    assert all(parameter.ndim > 1 for parameter in decayed["params"])
+    assert len(decayed["params"]) + len(plain["params"]) == len(list(model.parameters()))
+
+
+def test_crops_and_mirrors_by_hand():
+    image = np.arange(1, 4 * 4 * 3 + 1, dtype=np.uint8).reshape(1, 4, 4, 3)
+    padded = np.zeros((6, 6, 3), np.uint8)
+    padded[1:5, 1:5] = image[0]
+    for top, left, mirrored in [(0, 0, False), (2, 1, False), (1, 2, True)]:
+        cut = crop(image, np.array([top]), np.array([left]), np.array([mirrored]), pad=1)[0]
+        expected = padded[top : top + 4, left : left + 4]
+        assert np.array_equal(cut, expected[:, ::-1] if mirrored else expected)
+
+
+def test_augmentation_differs_by_epoch_and_not_by_batch():
+    source = Augmented(shapes(50), seed=0)
+    rows = np.arange(20)
+    first, labels = source.batch(0, rows)
+    assert np.array_equal(first[5:9], source.batch(0, rows[5:9])[0])
+    assert not np.array_equal(first, source.batch(1, rows)[0])
+    assert np.array_equal(labels, shapes(50).labels()[rows])
+
+
+def test_drawn_shapes_are_fresh_every_epoch_and_begin_plain():
+    source = DrawnShapes(10, 0, 2)
+    rows = np.arange(10)
+    assert not np.array_equal(source.batch(2, rows)[0], source.batch(3, rows)[0])
+    colours = [len(np.unique(source.batch(epoch, rows)[0])) for epoch in (0, 2)]
+    assert colours[0] < colours[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"learning_rate": 0.0}, "above 0"),
+        ({"warmup": 1.0}, "warmup"),
+        ({"optimizer": "lamb"}, "'sgd' or 'adamw'"),
+        ({"precision": "int8"}, "precision"),
+    ],
+)
+def test_wrong_recipes(settings, message):
+    with pytest.raises(OptionError, match=message):
+        default_recipe("shapes", "resnet26", **settings)
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="batch_size must be at most the 64"):
+        run(tmp_path / "net.safetensors", Recipe(batch_size=65, images_per_epoch=64))
+
+
+def test_transformers_get_their_own_optimizer():
+    assert default_recipe("shapes", "efficientvit_m0").optimizer == "adamw"
+    assert default_recipe("cifar10", "resnet26").epochs == 150
+
+
+def test_the_command_trains_and_refuses_to_overwrite(tmp_path, capsys):
+    out = tmp_path / "net.safetensors"
+    command = ["train", "shapes", "--arch", "resnet20", "--out", str(out), "--epochs", "1", "--images-per-epoch", "32"]
+    assert main([*command, "--batch-size", "16", "--threads", "1"]) == 0
+    assert "clean test images" in capsys.readouterr().out
+    assert load("resnet20", weights=out).card.clean_images == 10_000
+    assert main(command) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["train", "shapes", "--out", str(tmp_path / "net.pt")]) == 2
+    assert "must end in .safetensors" in capsys.readouterr().err
+    assert main(["train", "shapes", "--source", "x", "--out", str(tmp_path / "n.safetensors")]) == 2
+    assert "drawn by code" in capsys.readouterr().err
+
+
+def test_a_real_kill_leaves_a_checkpoint_that_goes_on(tmp_path):
+    """The process is killed outright, with no chance to tidy up."""
+    script = f"""
+import torch
+torch.set_num_threads(1)
+from findtta.data.shapes import shapes
+from findtta.models import build
+from findtta.training import Recipe, train
+from findtta.training.source import DrawnShapes
+torch.manual_seed(0)
+model = build("resnet20", num_classes=10, normalization="half")
+recipe = Recipe(epochs=200, batch_size=16, images_per_epoch=64, learning_rate=0.05)
+train(model, DrawnShapes(64, 0, 1), shapes(40), {str(tmp_path / "net.safetensors")!r}, recipe, progress=False,
+      checkpoint_every=0)
+"""
+    checkpoint = tmp_path / "net.checkpoint"
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert torch.load(checkpoint, weights_only=True)["step"] >= 1
