@@ -1,0 +1,192 @@
+"""What every dataset of the benchmark offers: images of several domains under one set of classes."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta.errors import OptionError, UnknownNameError, close_matches
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Rows = NDArray[np.int64]
+
+CLEAN = "clean"
+
+#: The fifteen corruptions in the order of the benchmark, then the four extra ones.
+MAIN_CORRUPTIONS = (
+    "gaussian_noise", "shot_noise", "impulse_noise",
+    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
+    "snow", "frost", "fog", "brightness",
+    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def domain_name(corruption: str, severity: int) -> str:
+    """Return the name of a domain that has a severity, such as ``"fog@5"``."""
+    return f"{corruption}@{severity}"
+
+
+def split_domain(domain: str) -> tuple[str, int | None]:
+    """Return the kind of a domain and its severity: ``"fog@5"`` is ``("fog", 5)``, ``"sketch"`` has none."""
+    kind, _, severity = domain.rpartition("@")
+    return (kind, int(severity)) if kind and severity.isdigit() else (domain, None)
+
+
+class DomainDataset(ABC):
+    """Images of several domains under one set of classes.
+
+    A sample is a domain and a row in it. Images are uint8 arrays of shape (n, height, width, 3); they are
+    read (or made) when asked for, so that no more than a batch of them is in memory.
+
+    Attributes:
+        name: What tables call the dataset.
+        domains: The names of the domains; ``"fog@5"`` for a corruption with a severity.
+        classes: The names of the classes, in the order of the labels.
+        image_size: Height and width.
+        generated: Whether the drift was made by this package rather than published with the data.
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    image_size: tuple[int, int]
+    generated: bool = False
+
+    @abstractmethod
+    def labels(self, domain: str) -> Labels:
+        """Return the labels of all rows of a domain."""
+
+    @abstractmethod
+    def images(self, domain: str, rows: Rows) -> Images:
+        """Return the images of some rows of a domain, in the order asked for."""
+
+    def __len__(self) -> int:
+        return sum(len(self.labels(domain)) for domain in self.domains)
+
+    def __repr__(self) -> str:
+        height, width = self.image_size
+        return (
+            f"{type(self).__name__}({self.name!r}, {len(self)} images of {height}x{width}, "
+            f"{len(self.domains)} domains, {len(self.classes)} classes)"
+        )
+
+    def check_domain(self, domain: str) -> None:
+        """Raise an error that helps if there is no such domain."""
+        if domain not in self.domains:
+            raise UnknownNameError(
+                f"domain: {self.name} has no {domain!r}.{close_matches(domain, self.domains)} "
+                f"It has {_abbreviated(self.domains)}."
+            )
+
+    def batch(self, domain_ids: Rows, rows: Rows) -> tuple[Images, Labels]:
+        """Return the images and labels of samples of mixed domains, in the order asked for.
+
+        Args:
+            domain_ids: For each sample the position of its domain in ``domains``.
+            rows: For each sample its row in that domain.
+
+        Returns:
+            Images of shape (n, height, width, 3) and labels of shape (n,).
+        """
+        images = np.empty((len(rows), *self.image_size, 3), np.uint8)
+        labels = np.empty(len(rows), np.int64)
+        for domain_id in np.unique(domain_ids):
+            domain = self.domains[domain_id]
+            where = np.flatnonzero(domain_ids == domain_id)
+            images[where] = self.images(domain, rows[where])
+            labels[where] = self.labels(domain)[rows[where]]
+        return images, labels
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of the content: all labels, and a few images of every domain; not of where it lies."""
+        digest = hashlib.sha256()
+        digest.update(repr((self.domains, self.classes, self.image_size)).encode())
+        for domain in self.domains:
+            labels = self.labels(domain)
+            digest.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
+            if len(labels):
+                rows = np.unique(np.linspace(0, len(labels) - 1, 3).astype(np.int64))
+                digest.update(self.images(domain, rows).tobytes())
+        return digest.hexdigest()[:16]
+
+    def pick(
+        self,
+        domains: Sequence[str] | None = None,
+        severity: int | Sequence[int] = 5,
+        limit: int | None = None,
+    ) -> DomainDataset:
+        """Return the part of the dataset that a stream is made of.
+
+        Args:
+            domains: Names such as ``"fog@3"``, ``"fog"`` (at the severities asked for), or ``"clean"``. By
+                default the fifteen corruptions of the benchmark, or all domains of a dataset without them.
+            severity: The severity, or severities, of the names that do not say theirs.
+            limit: At most so many images per domain, drawn once and alike for all domains.
+
+        Returns:
+            The dataset restricted to those domains and images.
+        """
+        severities = (severity,) if isinstance(severity, int) else tuple(severity)
+        known = set(self.domains)
+        if domains is None:
+            kinds = {split_domain(domain)[0] for domain in self.domains}
+            main = [kind for kind in MAIN_CORRUPTIONS if kind in kinds]
+            domains = main or list(self.domains)
+        chosen: list[str] = []
+        for wanted in domains:
+            names = [wanted] if wanted in known else [domain_name(wanted, level) for level in severities]
+            missing = [name for name in names if name not in known]
+            if missing:
+                raise UnknownNameError(
+                    f"domains: {self.name} has no {missing[0]!r}.{close_matches(missing[0], self.domains)} "
+                    f"It has {_abbreviated(self.domains)}."
+                )
+            chosen += [name for name in names if name not in chosen]
+        if not chosen:
+            raise OptionError("domains must name at least one domain, but the list is empty.")
+        if limit is not None and limit < 1:
+            raise OptionError(f"limit must be at least 1 image per domain, but is {limit}.")
+        return _Part(self, tuple(chosen), limit)
+
+
+class _Part(DomainDataset):
+    """Some domains of a dataset, and perhaps only some of their rows."""
+
+    def __init__(self, whole: DomainDataset, domains: tuple[str, ...], limit: int | None) -> None:
+        self.whole, self.limit, self.domains = whole, limit, domains
+        self.name, self.classes, self.image_size = whole.name, whole.classes, whole.image_size
+        self.generated = whole.generated
+        self._drawn: dict[int, Rows] = {}
+
+    def labels(self, domain: str) -> Labels:
+        labels = self.whole.labels(domain)
+        return labels if self._keeps_all(len(labels)) else labels[self._rows(len(labels))]
+
+    def images(self, domain: str, rows: Rows) -> Images:
+        count = len(self.whole.labels(domain))
+        return self.whole.images(domain, rows if self._keeps_all(count) else self._rows(count)[rows])
+
+    def _keeps_all(self, count: int) -> bool:
+        return self.limit is None or count <= self.limit
+
+    def _rows(self, count: int) -> Rows:
+        # One draw per domain size: corrupted copies of one set keep the same images.
+        if count not in self._drawn:
+            drawn = np.random.default_rng(0).permutation(count)[: self.limit]
+            self._drawn[count] = np.sort(drawn).astype(np.int64)
+        return self._drawn[count]
+
+
+def _abbreviated(names: Sequence[Any], shown: int = 20) -> str:
+    text = ", ".join(str(name) for name in names[:shown])
+    return text + (f" and {len(names) - shown} more" if len(names) > shown else "")

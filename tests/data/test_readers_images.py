@@ -1,0 +1,197 @@
+"""ImageNet-C and other folders of images."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from findtta.data.readers import read
+from findtta.data.readers.classes import class_list
+from findtta.data.readers.marker import Marker, write_marker
+from findtta.data.readers.pixels import Fit
+from findtta.errors import InputError, OptionError
+from make_datasets import pictures, rows, write_images
+
+IMAGENET = [f"fog/{s}/{wnid}/{n}" for s in (3, 5) for wnid in ("n01440764", "n01443537") for n in (1, 2)]
+
+
+@pytest.mark.parametrize("group", ["", "weather/"])
+def test_imagenet_c_layout(tmp_path, group):
+    images = write_images(tmp_path / "in", [group + name for name in IMAGENET])
+    dataset = read(tmp_path / "in")
+    assert dataset.domains == ("fog@3", "fog@5")
+    assert dataset.classes == ("n01440764", "n01443537")
+    assert dataset.labels("fog@5").tolist() == [0, 0, 1, 1]
+    expected = images[f"{group}fog/5/n01443537/1"]
+    np.testing.assert_array_equal(dataset.images("fog@5", rows(2)), [expected])
+    assert not dataset.generated
+
+
+def test_imagenet_c_reads_jpeg_as_it_is(tmp_path):
+    write_images(tmp_path, IMAGENET, suffix=".JPEG")
+    expected = np.asarray(Image.open(tmp_path / "fog/3/n01440764/2.JPEG"))
+    np.testing.assert_array_equal(read(tmp_path).images("fog@3", rows(1)), [expected])
+
+
+def test_imagenet_c_labels_follow_a_full_list_of_classes(tmp_path):
+    write_images(tmp_path / "in", IMAGENET)
+    everything = ["n01440000", "n01440764", "n01441111", "n01443537"]
+    text, pairs, table = tmp_path / "synsets.txt", tmp_path / "pairs.json", tmp_path / "index.json"
+    text.write_text("\n".join(f"{wnid} a fish, or so" for wnid in everything))
+    pairs.write_text(json.dumps([[wnid, "fish"] for wnid in everything]))
+    table.write_text(json.dumps({str(label): [wnid, "fish"] for label, wnid in enumerate(everything)}))
+    for classes in (everything, text, str(pairs), table):
+        dataset = read(tmp_path / "in", classes=classes)
+        assert dataset.classes == tuple(everything)
+        assert dataset.labels("fog@5").tolist() == [1, 1, 3, 3]
+    with pytest.raises(InputError, match="n01443537 must be the folder of a class"):
+        read(tmp_path / "in", classes=everything[:2]).labels("fog@5")
+
+
+def test_class_lists(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("maple tree\n\noak tree\n")
+    assert class_list(path) == ("maple tree", "oak tree")
+    assert class_list(None) is None
+    for content in ("3", '{"1": "a"}', "[[]]", "{"):
+        broken = tmp_path / "broken.json"
+        broken.write_text(content)
+        with pytest.raises(OptionError, match="classes must be a list of names, a text file"):
+            class_list(broken)
+    with pytest.raises(OptionError, match="cannot be read"):
+        class_list(tmp_path / "missing.txt")
+    with pytest.raises(OptionError, match="names none"):
+        class_list([])
+
+
+def test_imagenet_c_images_of_another_size_are_named(tmp_path):
+    write_images(tmp_path, IMAGENET)
+    Image.fromarray(pictures(1, side=40)[0]).save(tmp_path / "fog/5/n01443537/2.png")
+    dataset = read(tmp_path)
+    assert dataset.images("fog@5", rows(0, 1, 2)).shape == (3, 32, 32, 3)
+    with pytest.raises(InputError, match=r"n01443537.2\.png must be 32x32 like .* but is 40x40"):
+        dataset.images("fog@5", rows(3))
+    with pytest.raises(OptionError, match="image_size is not an option"):
+        read(tmp_path, image_size=32)
+
+
+def test_a_generated_imagenet_c_says_so(tmp_path):
+    write_images(tmp_path, IMAGENET)
+    write_marker(tmp_path, Marker("imagenet-c", "generated", {"classes": ["n01443537", "n01440764"]}))
+    dataset = read(tmp_path)
+    assert (dataset.name, dataset.generated) == ("imagenet-c (generated)", True)
+    assert dataset.labels("fog@3").tolist() == [1, 1, 0, 0]  # the marker has the order of the labels
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".webp", ".bmp"])
+def test_folders_of_domains(tmp_path, suffix):
+    names = ["photo/dog/1", "photo/dog/zwölf 12", "sketch/cat/1", "sketch/dog/1"]
+    write_images(tmp_path / "pacs", names, suffix=suffix)
+    (tmp_path / "pacs" / "photo" / "dog" / "notes.txt").write_text("not an image")
+    (tmp_path / "pacs" / ".cache" / "x").mkdir(parents=True)
+    dataset = read(tmp_path / "pacs")
+    assert (dataset.name, dataset.domains, dataset.classes) == ("pacs", ("photo", "sketch"), ("cat", "dog"))
+    assert dataset.labels("photo").tolist() == [1, 1]
+    expected = np.asarray(Image.open(tmp_path / f"pacs/photo/dog/zwölf 12{suffix}"))
+    np.testing.assert_array_equal(dataset.images("photo", rows(1)), [expected])
+    assert dataset.labels("sketch").tolist() == [0, 1]
+    expected = np.asarray(Image.open(tmp_path / f"pacs/sketch/dog/1{suffix}"))
+    np.testing.assert_array_equal(dataset.images("sketch", rows(1)), [expected])
+
+
+def test_folders_of_classes_are_a_clean_set(tmp_path):
+    images = write_images(tmp_path / "c", ["train/1", "owl/1"])  # CIFAR-100 has a class of trains
+    dataset = read(tmp_path / "c")
+    assert (dataset.domains, dataset.classes) == (("clean",), ("owl", "train"))
+    np.testing.assert_array_equal(dataset.images("clean", rows(1)), [images["train/1"]])
+
+
+def test_folders_of_splits_are_a_clean_set(tmp_path):
+    images = write_images(tmp_path / "c", ["train/cat/1", "train/dog/1", "val/cat/1"])
+    assert read(tmp_path / "c", split="train").labels("clean").tolist() == [0, 1]
+    test = read(tmp_path / "c")
+    np.testing.assert_array_equal(test.images("clean", rows(0)), [images["val/cat/1"]])
+    with pytest.raises(OptionError, match="split must be"):
+        read(tmp_path / "c", split="tst")
+    write_images(tmp_path / "d", ["train/cat/1"])
+    with pytest.raises(InputError, match="must hold a folder of the test images, but holds only train"):
+        read(tmp_path / "d")
+
+
+def test_images_of_several_sizes_need_a_size(tmp_path):
+    write_images(tmp_path, ["photo/cat/1"], side=40)
+    Image.fromarray(np.zeros((60, 90, 3), np.uint8)).save(tmp_path / "photo/cat/2.png")
+    with pytest.raises(InputError, match=r"cat.2\.png must be 40x40 .* Give the option image_size"):
+        read(tmp_path).images("photo", rows(0, 1))
+    dataset = read(tmp_path, image_size=36)
+    assert dataset.image_size == (36, 36)
+    assert dataset.images("photo", rows(0, 1)).shape == (2, 36, 36, 3)
+    assert read(tmp_path, image_size=(32, 48)).images("photo", rows(0, 1)).shape == (2, 32, 48, 3)
+
+
+def test_scaling_keeps_proportions_and_cuts_the_centre():
+    # Left third red, middle third green, right third blue: only green remains.
+    strip = np.zeros((30, 90, 3), np.uint8)
+    for third in range(3):
+        strip[:, 30 * third : 30 * (third + 1), third] = 255
+    fitted = np.asarray(Fit((30, 30)).apply(Image.fromarray(strip)))
+    assert (fitted == [0, 255, 0]).all()
+    halved = np.asarray(Fit((15, 15)).apply(Image.fromarray(strip)))
+    assert (halved[:, 2:-2] == [0, 255, 0]).all()
+    # The shorter side to 60, of which the middle 30 remain: from the middle sixth of the strip.
+    enlarged = np.asarray(Fit((30, 30), resize=60).apply(Image.fromarray(strip)))
+    assert (enlarged == [0, 255, 0]).all()
+    assert Fit.from_options(None, None) is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"image_size": 0}, {"image_size": (1, 2, 3)}, {"image_size": 9, "resize": 8}, {"resize": 8}]
+)
+def test_sizes_that_make_no_sense(tmp_path, options):
+    write_images(tmp_path, ["photo/cat/1"])
+    with pytest.raises(OptionError, match=r"image_size|resize"):
+        read(tmp_path, **options)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(100)])
+def test_unreadable_images_are_named(tmp_path, content):
+    write_images(tmp_path, ["photo/cat/1"])
+    (tmp_path / "photo/cat/2.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"cat.2\.png must be a readable image"):
+        read(tmp_path).images("photo", rows(1))
+    (tmp_path / "photo/cat/0.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"cat.0\.png must be a readable image"):
+        read(tmp_path)
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    write_images(tmp_path, ["photo/cat/1", "photo/cat/2"], suffix=".jpg")
+    path = tmp_path / "photo/cat/2.jpg"
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(InputError, match=r"cat.2\.jpg must be a readable image"):
+        read(tmp_path).images("photo", rows(1))
+
+
+def test_grey_and_palette_images_become_rgb(tmp_path):
+    write_images(tmp_path, ["photo/cat/1"])
+    Image.new("L", (32, 32), 7).save(tmp_path / "photo/cat/2.png")
+    palette = Image.new("P", (32, 32), 1)
+    palette.putpalette([0, 0, 0, 9, 8, 7])
+    palette.save(tmp_path / "photo/cat/3.png", transparency=b"\x80\xff")
+    images = read(tmp_path).images("photo", rows(1, 2))
+    assert (images[0] == 7).all()
+    assert (images[1] == [9, 8, 7]).all()
+
+
+def test_what_is_no_dataset_is_answered_with_the_layouts(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("hello")
+    for path in (tmp_path / "empty", tmp_path / "file.txt", tmp_path / "missing"):
+        with pytest.raises(InputError, match="is not a dataset of a known layout") as caught:
+            read(path)
+        for layout in ("labels.npy", ".npz", "cifar", "corruption/severity/class", "domain/class/image"):
+            assert layout.lower() in str(caught.value).lower()
+    (tmp_path / "fog" / "5").mkdir(parents=True)
+    with pytest.raises(InputError, match="must hold images"):
+        read(tmp_path)
