@@ -1,0 +1,1 @@
+"""The paper: what it printed, and what this package gets for the same."""
