@@ -1,0 +1,256 @@
+"""Filters and resampling for arrays of images, whose first axis counts the images.
+
+All of them give every image the same bits whatever other images come with it. They are sums of shifted
+arrays in a fixed order, not matrix products, because a BLAS may sum in another order for another batch;
+the one matrix product here is of numbers chosen such that every partial sum is exact.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+Indices = NDArray[np.intp]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def bordered(size: int, margin: int, border: str) -> Indices:
+    """Return the positions that a side of ``size`` pixels takes, continued by ``margin`` at both ends.
+
+    Args:
+        size: Number of pixels.
+        margin: How many more at each end; may exceed the size.
+        border: ``"edge"`` (aa|abc|cc), ``"reflect"`` (cb|abc|ba) or ``"symmetric"`` (ba|abc|cb).
+
+    Returns:
+        Positions in [0, size), ``size + 2 * margin`` of them.
+    """
+    return into_range(np.arange(-margin, size + margin), size, border)
+
+
+def into_range(positions: NDArray[np.integer[Any]], size: int, border: str) -> Indices:
+    """Map positions outside [0, size) to the pixel that stands there under a kind of border."""
+    if border == "edge":
+        return np.clip(positions, 0, size - 1).astype(np.intp)
+    if border == "reflect":
+        period = max(2 * size - 2, 1)
+        folded = np.abs(positions) % period
+        return np.minimum(folded, period - folded).astype(np.intp)
+    folded = positions % (2 * size)
+    return np.minimum(folded, 2 * size - 1 - folded).astype(np.intp)
+
+
+def padded(images: NDArray[Scalar], margin_y: int, margin_x: int, border: str) -> NDArray[Scalar]:
+    """Continue images, (n, height, width, ...), beyond all four borders."""
+    _, height, width = images.shape[:3]
+    rows, columns = bordered(height, margin_y, border), bordered(width, margin_x, border)
+    return images.take(rows, axis=1).take(columns, axis=2)
+
+
+def crops(
+    images: NDArray[Scalar], which: Indices, top: Indices, left: Indices, size: tuple[int, int]
+) -> NDArray[Scalar]:
+    """Cut one window of a size, (height, width), out of each of some images, (m, rows, columns, ...)."""
+    view = np.lib.stride_tricks.sliding_window_view(images, size, axis=(1, 2))
+    windows = np.moveaxis(view, (-2, -1), (3, 4))
+    return windows[which, top, left]
+
+
+@lru_cache(maxsize=64)
+def gaussian_weights(sigma: float, truncate: float) -> NDArray[np.float64]:
+    """Return the weights of a Gaussian cut off at ``truncate`` sigmas, with sum 1."""
+    radius = int(truncate * sigma + 0.5)
+    if radius == 0:
+        return np.ones(1)
+    weights = np.exp(-0.5 / sigma**2 * np.arange(-radius, radius + 1) ** 2)
+    weights /= weights.sum()
+    weights.flags.writeable = False
+    return weights
+
+
+def gaussian_filter(images: Floats, sigma: float, *, truncate: float = 4.0, border: str = "edge") -> Floats:
+    """Smooth images, (n, height, width, ...), by a Gaussian; the mirrored taps are added before weighting."""
+    weights = gaussian_weights(sigma, truncate)
+    radius = len(weights) // 2
+    if radius == 0:
+        return images
+    for axis in (1, 2):
+        size = images.shape[axis]
+        source = images.take(bordered(size, radius, border), axis=axis)
+
+        def shifted(offset: int, source: Floats = source, axis: int = axis, size: int = size) -> Floats:
+            window = slice(radius + offset, radius + offset + size)
+            return source[:, window] if axis == 1 else source[:, :, window]
+
+        total = shifted(0) * float(weights[radius])  # a Python float keeps float32 as it is
+        pair = np.empty_like(total)
+        for offset in range(radius, 0, -1):
+            np.add(shifted(-offset), shifted(offset), out=pair)
+            pair *= float(weights[radius + offset])
+            total += pair
+        images = total
+    return images
+
+
+def correlate(images: NDArray[Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correlate images, (n, height, width, ...), with a kernel of odd sides; borders reflect (cb|abc|ba).
+
+    Taps of the same weight are added up before they are weighted; for integer pixels those sums are exact.
+    """
+    _, height, width = images.shape[:3]
+    margin_y, margin_x = kernel.shape[0] // 2, kernel.shape[1] // 2
+    source = padded(images, margin_y, margin_x, "reflect")
+    total = np.zeros(images.shape)
+    for weight in np.unique(kernel[kernel != 0]):
+        taps = [source[:, y : y + height, x : x + width] for y, x in np.argwhere(kernel == weight)]
+        alike = taps[0].copy()
+        for tap in taps[1:]:
+            alike += tap
+        total += np.multiply(alike, weight, dtype=np.float64)
+    return total
+
+
+def motion_blur(images: Floats, radius: float, sigma: float, degrees: Floats) -> Floats:
+    """Blur every image along a line of its own, as ImageMagick does: from the pixel to one side.
+
+    Args:
+        images: (n, height, width, ...).
+        radius: The line has ``2 * radius + 1`` taps.
+        sigma: How fast the weights fall off, in pixels.
+        degrees: Direction per image, (n,); 90 looks down.
+
+    Returns:
+        Blurred images. Taps beyond the opposite border are left out, without making up for them.
+    """
+    count, height, width = images.shape[:3]
+    taps = np.arange(2 * int(radius) + 1)
+    weights = np.exp(-(taps**2) / (2.0 * sigma**2))
+    weights /= weights.sum()
+    angle = np.deg2rad(degrees.astype(np.float64))[:, None]
+    # Sine and cosine are rounded, so that the last digit of a platform's cannot move a tap.
+    dy = np.ceil(np.round(np.sin(angle), 9) * taps - 0.5).astype(np.intp)
+    dx = np.ceil(np.round(np.cos(angle), 9) * taps - 0.5).astype(np.intp)
+    inside = np.logical_and.accumulate((np.abs(dy) < height) & (np.abs(dx) < width), axis=1)
+    margin_y, margin_x = min(len(taps), height), min(len(taps), width)
+    source = padded(images, margin_y, margin_x, "edge")
+    each = np.arange(count)
+    total = np.zeros_like(images)
+    for tap in taps:
+        at_y, at_x = np.where(inside[:, tap], dy[:, tap], 0), np.where(inside[:, tap], dx[:, tap], 0)
+        shifted = crops(source, each, margin_y + at_y, margin_x + at_x, (height, width))
+        weight = (weights[tap] * inside[:, tap]).astype(images.dtype)
+        shifted *= weight.reshape(-1, *[1] * (images.ndim - 1))
+        total += shifted
+    return total
+
+
+def zoom_taps(size: int, factor: float) -> tuple[Indices, Indices, NDArray[np.float64]]:
+    """How one side is magnified about its middle: for each pixel the two to mix and the part of the second.
+
+    The middle ``ceil(size / factor)`` pixels are stretched end to end over ``factor`` times as many, of which
+    the middle ``size`` are kept.
+    """
+    crop = int(np.ceil(size / factor))
+    stretched = round(crop * factor)
+    kept = (stretched - size) // 2 + np.arange(size)
+    position = kept * ((crop - 1) / (stretched - 1))
+    low = np.minimum(np.floor(position).astype(np.intp), crop - 1)
+    start = (size - crop) // 2
+    return start + low, start + np.minimum(low + 1, crop - 1), position - low
+
+
+def clipped_zoom(images: Floats, factor: float) -> Floats:
+    """Magnify the middle of float images, (height, width, ...), to their own size, by linear interpolation."""
+    for axis in (0, 1):
+        low, high, part = zoom_taps(images.shape[axis], factor)
+        if np.array_equal(low, np.arange(len(low))) and not part.any():
+            continue
+        part = part.reshape(-1, *[1] * (images.ndim - 1 - axis))
+        further = images.take(high, axis=axis)
+        images = images.take(low, axis=axis)
+        further -= images
+        further *= part
+        images += further
+    return images
+
+
+def sample_bilinear(images: Floats, y: Floats, x: Floats, border: str) -> Floats:
+    """Read images, (n, height, width, channels), at float positions y and x, (n, height, width) each."""
+    count, height, width, channels = images.shape
+    floor_y, floor_x = np.floor(y), np.floor(x)
+    part_y, part_x = (y - floor_y)[..., None], (x - floor_x)[..., None]
+    top, left = floor_y.astype(np.intp), floor_x.astype(np.intp)
+    first = np.arange(count).reshape(-1, 1, 1) * (height * width)
+    rows = [first + into_range(top + step, height, border) * width for step in (0, 1)]
+    columns = [into_range(left + step, width, border) for step in (0, 1)]
+    pixels = images.reshape(-1, channels)
+    upper = pixels.take(rows[0] + columns[0], axis=0)
+    upper += (pixels.take(rows[0] + columns[1], axis=0) - upper) * part_x
+    lower = pixels.take(rows[1] + columns[0], axis=0)
+    lower += (pixels.take(rows[1] + columns[1], axis=0) - lower) * part_x
+    lower -= upper
+    lower *= part_y
+    upper += lower
+    return upper
+
+
+@lru_cache(maxsize=16)
+def smoothing_matrix(size: int, sigma: float, truncate: float) -> NDArray[np.float64]:
+    """A Gaussian filter with symmetric borders as a matrix, (size, size), on a grid of 2**-28."""
+    weights = gaussian_weights(sigma, truncate)
+    radius = len(weights) // 2
+    sources = bordered(size, radius, "symmetric")
+    matrix = np.zeros((size, size))
+    for offset, weight in enumerate(weights):
+        matrix[np.arange(size), sources[offset : offset + size]] += weight
+    matrix = np.rint(matrix * 2.0**28) / 2.0**28
+    matrix.flags.writeable = False
+    return matrix
+
+
+def smooth_field(fields: NDArray[np.float32], sigma: float, truncate: float) -> NDArray[np.float64]:
+    """Smooth fields of numbers in [-1, 1] on a grid of 2**-23, (n, height, width), however wide the Gaussian.
+
+    Weights on a grid of 2**-28 make every product a multiple of 2**-51, which float64 adds up without
+    rounding: the order of the sums, a matter of the BLAS, does not show.
+    """
+    _, height, width = fields.shape
+    down = smoothing_matrix(height, sigma, truncate) @ fields.astype(np.float64)
+    down = np.rint(down * 2.0**23) / 2.0**23
+    across: NDArray[np.float64] = down @ smoothing_matrix(width, sigma, truncate).T
+    return across
+
+
+@lru_cache(maxsize=64)
+def box_taps(size: int, target: int) -> tuple[Indices, NDArray[np.int32]]:
+    """Which pixels a box filter averages, and their weights in 2**-22, both of shape (taps, target)."""
+    scale = size / target
+    support = 0.5 * max(scale, 1.0)
+    center = (np.arange(target) + 0.5) * scale
+    start = np.maximum((center - support + 0.5).astype(np.intp), 0)
+    stop = np.minimum((center + support + 0.5).astype(np.intp), size)
+    taps = np.arange((stop - start).max())[:, None]
+    distance = (start + taps - center + 0.5) / max(scale, 1.0)
+    covered = (start + taps < stop) & (distance > -0.5) & (distance <= 0.5)
+    weights = covered / covered.sum(0)
+    return np.minimum(start + taps, size - 1), (weights * 2**22 + 0.5).astype(np.int32)
+
+
+def box_resize(images: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Resize images, (n, height, width, channels), by box averages in Pillow's integer arithmetic."""
+    for axis, target in ((2, width), (1, height)):
+        if images.shape[axis] == target:
+            continue
+        sources, weights = box_taps(images.shape[axis], target)
+        total: NDArray[np.int32] | None = None
+        for source, weight in zip(sources, weights, strict=True):
+            part = images.take(source, axis=axis).astype(np.int32)
+            part *= weight.reshape(-1, *[1] * (3 - axis))
+            total = part if total is None else np.add(total, part, out=total)
+        assert total is not None
+        images = ((total + 2**21) >> 22).clip(0, 255).astype(np.uint8)
+    return images

@@ -1,0 +1,192 @@
+"""Ice textures for frost, made by a program since the photographs of the benchmark may not be shipped.
+
+Five textures stand for the five photographs. Feathers of ice grow from scattered germs, each with an axis and
+barbs of its own; over them lie finer grain, patches and a slow change across the pane. The weights of these,
+the distribution of brightness and the tint follow statistics of the frost in the benchmark's own output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta.data import randomness
+from findtta.data.dataset import Images
+
+Field = NDArray[np.float32]
+
+SIDE = 768  # of a texture that shows every pixel of ice
+FAR_SIDE = 200  # the least side of one seen from afar
+LATTICE = 256  # noise repeats after so many of its cells
+QUANTILES = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995, 0.999)
+
+
+@dataclass(frozen=True)
+class Ice:
+    """What one texture looks like.
+
+    Attributes:
+        feathers: Part of the feathers in the variance of the texture.
+        grain: Part of single grains.
+        patches: Part of patches some forty pixels wide.
+        slope: Part of the slow change across the texture.
+        unevenness: How much the strength of feathers and grain changes across the texture, from 0 to 1.
+        germs: Distance between the germs of feathers, in pixels.
+        levels: Brightness, from 0 to 255, at each of ``QUANTILES``.
+        tint: For red, green and blue the value at brightness 0 and its gain per brightness.
+    """
+
+    feathers: float
+    grain: float
+    patches: float
+    slope: float
+    unevenness: float
+    germs: float
+    levels: tuple[float, ...]
+    tint: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+
+
+KINDS = (
+    Ice(  # white, with dark gaps between crystals
+        *(0.32, 0.36, 0.17, 0.15, 0.1, 70),
+        levels=(83, 119, 143, 156, 167, 183, 198, 210, 219, 224, 228, 234, 238),
+        tint=((1.1, 0.97), (-0.8, 1.0), (-0.3, 1.04)),
+    ),
+    Ice(  # white and even
+        *(0.30, 0.26, 0.14, 0.30, 0.15, 90),
+        levels=(136, 151, 168, 180, 190, 203, 215, 224, 231, 234, 238, 243, 248),
+        tint=((-2.3, 0.98), (-2.5, 1.0), (4.8, 1.02)),
+    ),
+    Ice(  # dark glass with bright feathers
+        *(0.58, 0.10, 0.14, 0.18, 0.25, 110),
+        levels=(35, 42, 50, 58, 67, 85, 108, 134, 159, 175, 195, 218, 236),
+        tint=((-13.4, 1.02), (-0.6, 1.0), (14.0, 0.98)),
+    ),
+    Ice(  # grey with fine grain
+        *(0.15, 0.52, 0.08, 0.25, 0.15, 60),
+        levels=(57, 72, 92, 109, 123, 141, 158, 173, 189, 199, 219, 242, 251),
+        tint=((-11.5, 0.98), (2.7, 0.99), (8.8, 1.03)),
+    ),
+    Ice(  # smooth and teal
+        *(0.12, 0.22, 0.23, 0.43, 0.2, 160),
+        levels=(93, 96, 101, 106, 110, 118, 129, 142, 156, 165, 174, 185, 195),
+        tint=((-106.4, 1.41), (32.9, 0.89), (73.5, 0.70)),
+    ),
+)
+TEXTURES = len(KINDS)
+
+
+def ice_textures(height: int, width: int, spacing: int) -> Images:
+    """Return the textures that crops of a size are taken from, (textures, side, side, 3).
+
+    Args:
+        height: Height of the crops.
+        width: Width of the crops.
+        spacing: Pixels of ice from one pixel of the texture to the next; 5 gives a view from afar.
+
+    Returns:
+        Textures whose sides exceed those of the crops. Made once per size and kept.
+    """
+    side = max(SIDE // spacing, FAR_SIDE)
+    while side < max(height, width) + side // 8:
+        side *= 2
+    return _textures(side, spacing)
+
+
+@lru_cache(maxsize=3)
+def _textures(side: int, spacing: int) -> Images:
+    textures = np.stack([texture(kind, side, spacing) for kind in range(TEXTURES)])
+    textures.flags.writeable = False
+    return textures
+
+
+def texture(kind: int, side: int, spacing: int) -> Images:
+    """Return one texture, (side, side, 3)."""
+    ice = KINDS[kind]
+    feathers, grain, patches, slope, strength = components(kind, side, spacing)
+    fine = np.float32(ice.feathers**0.5) * feathers + np.float32(ice.grain**0.5) * grain
+    fine *= 1 + np.float32(ice.unevenness) * strength
+    mixed = fine + np.float32(ice.patches**0.5) * patches + np.float32(ice.slope**0.5) * slope
+    brightness = np.interp(mixed, np.quantile(mixed, QUANTILES), ice.levels)[..., None]
+    start, gain = np.array(ice.tint).T
+    return np.clip(start + gain * brightness, 0, 255).astype(np.uint8)
+
+
+def components(kind: int, side: int, spacing: int) -> tuple[Field, ...]:
+    """Return feathers, grain, patches, slope and strength, (side, side) each, of mean 0 and variance 1."""
+    line = (spacing * np.arange(side) + spacing // 2).astype(np.float32)
+    y, x = np.meshgrid(line, line, indexing="ij")
+    return (
+        _standard(_feathers(kind, y, x)),
+        _standard(_noise(kind, "grain", y, x, (3, 3))),
+        _standard(
+            _noise(kind, "patches", y, x, (40, 40)) + np.float32(0.5) * _noise(kind, "lumps", y, x, (15, 15))
+        ),
+        _standard(_noise(kind, "slope", y, x, (250, 250))),
+        _standard(_noise(kind, "strength", y, x, (180, 180))),
+    )
+
+
+def _feathers(kind: int, y: Field, x: Field) -> Field:
+    """Ridges along the barbs of feathers, one feather around each germ."""
+    along, across = _around_germs(kind, y, x)
+    aside = np.abs(across)
+    # Barbs leave the axis at 60 degrees on both sides, so lines of equal ``rib`` are chevrons.
+    rib = (along - np.float32(0.577) * aside).astype(np.float32)
+    barbs = 1 - np.abs(_noise(kind, "barbs", rib, aside, (7, 40)))
+    needles = 1 - np.abs(_noise(kind, "needles", rib, across, (3, 15)))
+    return barbs * barbs + needles * needles
+
+
+def _around_germs(kind: int, y: Field, x: Field) -> tuple[Field, Field]:
+    """Position relative to the nearest germ, along the axis of its feather and across it."""
+    distance = np.float32(KINDS[kind].germs)
+    row, column = np.floor(y / distance).astype(np.intp), np.floor(x / distance).astype(np.intp)
+    shift_y, shift_x, turn = (_lattice(kind, what) for what in ("germ y", "germ x", "axis"))
+    turned = np.stack([np.cos(np.pi * turn), np.sin(np.pi * turn)]).astype(np.float32)
+    nearest = np.full(y.shape, np.inf, np.float32)
+    best_y, best_x, best = np.zeros_like(y), np.zeros_like(x), np.zeros(y.shape, np.intp)
+    for down in (-1, 0, 1):
+        for right in (-1, 0, 1):
+            at = (row + down) % LATTICE * LATTICE + (column + right) % LATTICE
+            to_y = y - (row + down + np.float32(0.5) + shift_y.take(at) / 2) * distance
+            to_x = x - (column + right + np.float32(0.5) + shift_x.take(at) / 2) * distance
+            squared = to_y * to_y + to_x * to_x
+            closer = squared < nearest
+            for kept, new in ((nearest, squared), (best_y, to_y), (best_x, to_x), (best, at)):
+                np.copyto(kept, new, where=closer)
+    cosine, sine = turned[0].take(best), turned[1].take(best)
+    return cosine * best_x + sine * best_y, cosine * best_y - sine * best_x
+
+
+def _noise(kind: int, what: str, y: Field, x: Field, cell: tuple[int, int]) -> Field:
+    """Smooth noise in [-1, 1] with one random value per cell of a height and width."""
+    table = _lattice(kind, what)
+    y, x = y / np.float32(cell[0]), x / np.float32(cell[1])
+    floor_y, floor_x = np.floor(y), np.floor(x)
+    part_y, part_x = _eased(y - floor_y), _eased(x - floor_x)
+    top, left = floor_y.astype(np.intp) % LATTICE * LATTICE, floor_x.astype(np.intp) % LATTICE
+    below, right = (top + LATTICE) % (LATTICE * LATTICE), (left + 1) % LATTICE
+    upper = table.take(top + left)
+    upper += part_x * (table.take(top + right) - upper)
+    lower = table.take(below + left)
+    lower += part_x * (table.take(below + right) - lower)
+    return upper + part_y * (lower - upper)
+
+
+def _eased(part: Field) -> Field:
+    return part * part * (3 - 2 * part)
+
+
+def _lattice(kind: int, what: str) -> Field:
+    keys = randomness.sample_keys(0, np.array([kind]), "ice", what)
+    return 2 * randomness.uniform(keys, LATTICE * LATTICE)[0] - 1
+
+
+def _standard(field: Field) -> Field:
+    # In float64 and over the whole field: textures are made one at a time, so nothing else can show.
+    centred = field - np.float32(field.mean(dtype=np.float64))
+    return centred / np.float32(centred.std(dtype=np.float64))
