@@ -59,13 +59,21 @@ def test_a_torch_state_dict_comes_back_bit_for_bit(model, state_file):
 @pytest.mark.parametrize("wrapping", ["state_dict", "model", "net"])
 def test_the_wrappings_of_training_scripts_are_taken_off(model, tmp_path, wrapping):
     path = tmp_path / "wrapped.pth"
-    torch.save({wrapping: {f"module.{name}": value for name, value in model.net.state_dict().items()}, "epoch": 3}, path)
+    torch.save(
+        {wrapping: {f"module.{name}": value for name, value in model.net.state_dict().items()}, "epoch": 3}, path
+    )
     assert weights_digest(load("resnet20", weights=path, num_classes=10)) == weights_digest(model)
 
 
 def test_half_precision_weights_are_computed_with_in_float32(model, tmp_path):
     path = tmp_path / "half.safetensors"
-    save_file({name: value.half() if value.is_floating_point() else value for name, value in model.net.state_dict().items()}, path)
+    save_file(
+        {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in model.net.state_dict().items()
+        },
+        path,
+    )
     assert load("resnet20", weights=path, num_classes=10).net.conv1.weight.dtype == torch.float32
 
 
@@ -105,7 +113,9 @@ def test_a_wrong_architecture_is_told_in_words(state_file):
         load("resnet26", weights=state_file, num_classes=10)
 
 
-@pytest.mark.parametrize("page", [b"<!DOCTYPE html><html>Sign in</html>", b"\n\n <HTML><body>404", b"<?xml version='1'?>"])
+@pytest.mark.parametrize(
+    "page", [b"<!DOCTYPE html><html>Sign in</html>", b"\n\n <HTML><body>404", b"<?xml version='1'?>"]
+)
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_a_web_page_is_called_a_web_page(tmp_path, page, suffix):
     path = tmp_path / f"net{suffix}"

@@ -30,7 +30,10 @@ def test_the_benchmarks_networks_have_the_sizes_of_the_specification(depth, clas
 def test_the_classic_networks_have_the_sizes_their_paper_gives(depth, millions):
     net = CifarResNet(depth, 10, classic=True)
     assert round(parameters(net) / 1e6, 2) == pytest.approx(millions, abs=0.011)
-    assert sum(isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3) for module in net.modules()) == depth - 1
+    assert (
+        sum(isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3) for module in net.modules())
+        == depth - 1
+    )
 
 
 @pytest.mark.parametrize("depth", [8, 14, 25, 51])
@@ -69,7 +72,9 @@ def test_a_basic_block_is_what_it_says():
     torch.testing.assert_close(block(x), torch.relu(y))
 
 
-@pytest.mark.parametrize("arch", [name for name in ARCHITECTURES if name.startswith("resnet") and "50" not in name])
+@pytest.mark.parametrize(
+    "arch", [name for name in ARCHITECTURES if name.startswith("resnet") and "50" not in name]
+)
 def test_every_small_architecture_takes_unit_range_images_of_any_size(arch):
     model = build(arch, num_classes=7).eval()
     assert model(torch.rand(2, 3, 40, 36)).shape == (2, 7)

@@ -168,10 +168,21 @@ def test_transformers_get_their_own_optimizer():
 
 def test_the_command_trains_and_refuses_to_overwrite(tmp_path, capsys):
     out = tmp_path / "net.safetensors"
-    command = ["train", "shapes", "--arch", "resnet20", "--out", str(out), "--epochs", "1", "--images-per-epoch", "32"]
-    assert main([*command, "--batch-size", "16", "--threads", "1"]) == 0
+    command = [
+        "train",
+        "shapes",
+        "--arch",
+        "resnet20",
+        "--out",
+        str(out),
+        "--epochs",
+        "1",
+        "--images-per-epoch",
+        "32",
+    ]
+    assert main([*command, "--batch-size", "16", "--threads", "1", "--test-images", "50"]) == 0
     assert "clean test images" in capsys.readouterr().out
-    assert load("resnet20", weights=out).card.clean_images == 10_000
+    assert load("resnet20", weights=out).card.clean_images == 50
     assert main(command) == 2
     assert "exists already" in capsys.readouterr().err
     assert main(["train", "shapes", "--out", str(tmp_path / "net.pt")]) == 2

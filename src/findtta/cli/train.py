@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--img-size", type=int, help="the side a transformer works at; images are scaled to it")
     parser.add_argument("--device", help="where to train (default: cuda if there is one)")
     parser.add_argument("--half", action="store_true", help="store the weights in half precision")
+    parser.add_argument(
+        "--test-images", type=int, default=10_000, help="test images for the accuracy in the card (default: 10000)"
+    )
     parser.add_argument("--threads", type=int, help="CPU threads to use (default: all)")
     group = parser.add_argument_group("recipe (defaults depend on the data and the architecture)")
     for field in (field for field in _recipe_fields() if field.name in _RECIPE):
@@ -84,7 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         normalization="half" if arguments.data == "shapes" else arguments.data,
         img_size=arguments.img_size,
     )
-    model = train(model, source, test, out, recipe, device=device, half=arguments.half)
+    model = train(
+        model, source, test, out, recipe, device=device, half=arguments.half, test_images=arguments.test_images
+    )
     card = model.card
     print(f"{out}: {card.arch}, {card.clean_accuracy:.2f}% right on {card.clean_images} clean test images")
     return 0

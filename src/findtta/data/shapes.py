@@ -1,8 +1,8 @@
 """The embedded default dataset: ten shapes drawn by code, so that everything runs without a download.
 
-The class is told by the outline alone. Pose, size, proportions, colours, texture, background, lighting and
-occlusion vary and say nothing about it. Outlines are signed distances (negative inside), which gives smooth
-edges at any pose; every image is a pure function of (seed, split, index).
+The class is told by the outline alone, a thin line around a more or less filled shape. Pose, size, proportions,
+colours, texture, background, lighting and occlusion vary and say nothing about it. Outlines are signed distances
+(negative inside), which gives smooth edges at any pose; every image is a pure function of (seed, split, index).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _draw(numbers: _Numbers, labels: Labels, clutter: float) -> Images:
     axis = np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2
     y, x = axis[None, :, None], axis[None, None, :]
 
-    radius = numbers.between(7, 12)
+    radius = numbers.between(7, 11)
     stretch = np.exp(numbers.between(-0.2, 0.2))
     cos, sin = _direction(numbers)
     right, down = x - numbers.between(-4, 4), y - numbers.between(-4, 4)
@@ -116,17 +116,20 @@ def _draw(numbers: _Numbers, labels: Labels, clutter: float) -> Images:
     for label, outline in enumerate(_OUTLINES.values()):
         where = np.flatnonzero(labels == label)
         distance[where] = outline(u[where], v[where])
-    inside = _coverage(distance * radius)
+    pixels = distance * radius
+    line = _coverage(np.abs(pixels) - numbers.between(0.5, 0.8))
+    inside = _coverage(pixels) * numbers.between(0, 0.4)
 
-    colour = numbers.between(0.1, 0.9, 1, 1, 3)
+    colour = numbers.between(0.3, 0.7, 1, 1, 3)
     contrast = numbers.between(-1, 1, 1, 1, 3)
-    contrast *= numbers.between(0.2, 0.6, 1, 1, 1) / (np.abs(contrast).max(axis=-1, keepdims=True) + 1e-3)
-    behind = np.clip(colour + contrast, 0, 1)
-    # Away from the limit of the range, so that clipping does not take the contrast back.
-    behind = np.where(np.abs(behind - colour) < np.abs(contrast), colour - contrast, colour + contrast)
+    contrast *= numbers.between(0.35, 0.55, 1, 1, 1) / (np.abs(contrast).max(axis=-1, keepdims=True) + 1e-3)
+    behind = colour + contrast
+    # Where that leaves the range, the other way; clipping would take the contrast back.
+    behind = np.where((behind < 0.1) | (behind > 0.9), colour - contrast, behind)
 
-    image = behind + _texture(numbers, x, y, 0.16 * clutter)[..., None]
-    image = _over(image, colour + _texture(numbers, x, y, 0.16 * clutter)[..., None], inside)
+    image = behind + _texture(numbers, x, y, clutter)[..., None]
+    image = _over(image, colour + _texture(numbers, x, y, clutter)[..., None], inside)
+    image = _over(image, colour, line)
     for _ in range(2):
         image = _over(image, numbers.between(0, 1, 1, 1, 3), clutter * _bar(numbers, x, y))
     cos, sin = _direction(numbers)
@@ -149,12 +152,12 @@ def _over(below: Field, above: Field, share: Field) -> Field:
     return below + share * (above - below)
 
 
-def _texture(numbers: _Numbers, x: Field, y: Field, strength: float) -> Field:
-    """Return waves, bent by other waves: stripes, ripples and blotches."""
+def _texture(numbers: _Numbers, x: Field, y: Field, clutter: float) -> Field:
+    """Return waves, bent by other waves: stripes and ripples."""
     cos, sin = _direction(numbers)
     bent = np.sin(numbers.between(0.1, 0.5) * (cos * x - sin * y) + numbers.between(0, 6.3))
-    wave = numbers.between(0.15, 1.3) * (sin * x + cos * y) + numbers.between(0, 3) * bent
-    return numbers.between(0, strength) * np.sin(wave + numbers.between(0, 6.3))
+    wave = numbers.between(0.6, 1.6) * (sin * x + cos * y) + numbers.between(0, 2) * bent
+    return clutter * numbers.between(0.05, 0.14) * np.sin(wave + numbers.between(0, 6.3))
 
 
 def _bar(numbers: _Numbers, x: Field, y: Field) -> Field:
@@ -162,7 +165,7 @@ def _bar(numbers: _Numbers, x: Field, y: Field) -> Field:
     cos, sin = _direction(numbers)
     across = cos * x + sin * y - numbers.between(3, 22)
     along = cos * y - sin * x - numbers.between(-14, 14)
-    half_width = numbers.between(0.6, 2.4)
+    half_width = numbers.between(0.6, 2)
     return _coverage(np.maximum(np.abs(across) - half_width, np.abs(along) - numbers.between(3, 14)))
 
 

@@ -73,7 +73,8 @@ def default_recipe(data: str, arch: str, **changes: Any) -> Recipe:
     Returns:
         The recipe.
     """
-    settings: dict[str, Any] = {"epochs": 40, "learning_rate": 0.15} if data == "shapes" else {"epochs": 150}
+    settings: dict[str, Any] = {"epochs": 28} if data == "shapes" else {"epochs": 150}
     if "vit" in arch:
         settings |= {"optimizer": "adamw", "learning_rate": 2e-3, "weight_decay": 0.05}
+        settings["epochs"] = 16 if data == "shapes" else 150
     return Recipe(**(settings | changes))

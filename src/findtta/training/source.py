@@ -40,7 +40,9 @@ class DrawnShapes:
         """Draw the images at these positions of an epoch."""
         index = epoch * self._count + positions
         clutter = min(epoch / self._easy, 1.0) if self._easy else 1.0
-        return draw(index, seed=self._seed, split="train", clutter=clutter), draw_labels(index, self._seed, "train")
+        return draw(index, seed=self._seed, split="train", clutter=clutter), draw_labels(
+            index, self._seed, "train"
+        )
 
 
 class Augmented:
