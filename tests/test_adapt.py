@@ -292,6 +292,8 @@ def test_catalogue_describes_the_built_in_methods():
         "alpha": 0.8,
         "threshold": 0.1,
         "cold_start": 10,
+        "partitioner": "first-neighbor",
+        "partitioner_options": None,
     }
     assert "alpha = 0.8" in str(catalogue["find"])
 

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands."""
+"""What the README and the documentation show runs as it stands."""
 
 import re
 from pathlib import Path
@@ -7,16 +7,22 @@ import pytest
 
 import findtta
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = {
+    f"{page.name}-{number}": block
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+}
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_example_runs(number, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", BLOCKS)
+def test_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(compile(BLOCKS[number], "README.md", "exec"), names)
-    assert "findtta" in names
+    exec(compile(BLOCKS[name], name, "exec"), names)
+    assert len(names) > 1
 
 
 def test_every_method_is_named():
@@ -24,7 +30,6 @@ def test_every_method_is_named():
 
 
 def test_every_folder_of_the_map_exists():
-    root = Path(__file__).resolve().parents[1]
     folders = re.findall(r"^\| `([^`]+/)`", README, re.MULTILINE)
     assert len(folders) >= 6
-    assert all((root / folder).is_dir() for folder in folders)
+    assert all((ROOT / folder).is_dir() for folder in folders)

@@ -1,5 +1,8 @@
 """Test-time adaptation of any PyTorch model with BatchNorm: FIND, and the methods it is measured against."""
 
+import importlib
+from types import ModuleType
+
 from findtta import functional
 from findtta.algorithms.base import Adapted, Cost, LayerReport, Options, Report, option
 from findtta.api import adapt, unwrap
@@ -18,6 +21,16 @@ from findtta.layers import AdaptiveNorm
 from findtta.registry import MethodInfo, methods
 
 __version__ = "0.1.0"
+
+_PACKAGES = ("bench", "data", "models", "partitioners", "streams", "training")
+
+
+def __getattr__(name: str) -> ModuleType:
+    # The packages around the core are imported when first used, so that serving a model stays light.
+    if name in _PACKAGES:
+        return importlib.import_module(f"findtta.{name}")
+    raise AttributeError(f"module 'findtta' has no attribute {name!r}")
+
 
 __all__ = [
     "Adapted",

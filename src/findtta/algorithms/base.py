@@ -212,6 +212,10 @@ class Adapted(nn.Module):
             for name, layer in self.layers()
         )
 
+    def export_problem(self) -> str | None:
+        """Say why the model cannot be exported as a fixed graph, or return None if it can."""
+        return None if self.exportable else f"method {self.name!r} learns while it predicts, which no fixed graph does."
+
     def restore(self) -> nn.Module:
         """Take the adaptation out again, in place, and return the model as it was given."""
         model = restore_norms(self.model)

@@ -118,7 +118,7 @@ class EATA(GradientAdapted):
             return 0.0
         anchored = zip(self.fisher.buffers(), self.trained.values(), self.source.buffers(), strict=True)
         penalties = [(table * (parameter - source) ** 2).sum() for table, parameter, source in anchored]
-        return self.options.fisher_weight * torch.stack(penalties).sum()  # type: ignore[no-any-return]
+        return self.options.fisher_weight * torch.stack(penalties).sum()
 
     def set_fisher(self, table: Mapping[str, Tensor] | None) -> None:
         """Hold parameters near their source values by their Fisher information; None lets them go.

@@ -2,10 +2,16 @@
 
 Layer-wise feature disentanglement (LFD) makes the groups; feature-aware batch normalisation (FABN)
 normalises each with a blend of the source's statistics and its own.
+
+``partitioner`` puts something else in the place of LFD: the clusterings that the paper compares it with
+(kmeans, agglomerative, birch, dbscan, hdbscan, rcc, dsets-dbscan), controls that show what the groups are
+worth (none, instance, random), or a function of yours. See find-partitioners.md for each of them. The
+clusterings compute on the CPU, so that a GPU waits for them in every layer, and cannot be exported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Options, option
+from findtta.errors import OptionError
 from findtta.functional import blend, count_groups, group_moments, partition
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.partitioners import Partitioner, make_partitioner
+
+Partition = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -22,24 +32,63 @@ class FINDOptions(Options):
     """Options of FIND."""
 
     alpha: float = option(0.8, "weight of the source statistics, 0 (groups only) to 1 (source)")
+    partitioner: str | Partition = option(  # noqa: RUF009 (it declares a field)
+        "first-neighbor", "what makes the groups: a name, or a function from features (B, C) to labels (B,)"
+    )
+    partitioner_options: Mapping[str, Any] | None = option(
+        None, "options of a partitioner that is given by name; kept as pairs"
+    )
 
     def __post_init__(self) -> None:
         self.require_fraction("alpha")
+        object.__setattr__(self, "partitioner_options", _as_pairs(self.partitioner_options))
+        self.make_partitioner()  # so that wrong names and values are found at once
+
+    def make_partitioner(self) -> Partitioner:
+        """Build the partitioner that the options name."""
+        return make_partitioner(self.partitioner, dict(self.partitioner_options or ()))
+
+    def partition(self) -> Partition:
+        """Return what layers call for labels."""
+        # The paper's own is a plain function, with nothing around it.
+        return partition if self.partitioner == "first-neighbor" else self.make_partitioner()
+
+    def export_problem(self) -> str | None:
+        """Say why a model with these options cannot be exported as a fixed graph, or return None."""
+        partitioner = self.make_partitioner()
+        if partitioner.exportable:
+            return None
+        return (
+            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: export with "
+            "partitioner='first-neighbor'."
+        )
+
+
+def _as_pairs(options: object) -> tuple[tuple[str, Any], ...] | None:
+    if options is None:
+        return None
+    try:
+        return tuple(sorted(dict(options).items()))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"option 'partitioner_options' must be a mapping from option to value, but got {options!r}."
+        ) from None
 
 
 class FABN(AdaptiveNorm):
     """Normalises each group of like samples with a blend of source and group statistics."""
 
-    def __init__(self, norm: nn.Module, alpha: float) -> None:
+    def __init__(self, norm: nn.Module, alpha: float, partition: Partition = partition) -> None:
         super().__init__(norm)
         self.alpha = alpha
+        self.partition = partition
         # In a dict, because setting an attribute of a module is slow. Only for reports.
         self.last_batch: dict[str, Tensor] = {}
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         if self.alpha == 1:
             return self.source_statistics(mean, variance)
-        labels = partition(mean)
+        labels = self.partition(mean)
         if not torch.compiler.is_compiling():
             self.last_batch["labels"] = labels
         return self.blended(mean, variance, group_moments(mean, variance, labels))
@@ -74,4 +123,9 @@ class FIND(Adapted):
     options_type = FINDOptions
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return FABN(norm, self.options.alpha)
+        return FABN(norm, self.options.alpha, self.options.partition())
+
+    def export_problem(self) -> str | None:
+        """Say why the model cannot be exported with the options it has, or return None."""
+        problem: str | None = self.options.export_problem()
+        return problem

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Options, option
-from findtta.algorithms.find import FABN, FIND, FINDOptions
-from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores
+from findtta.algorithms.find import FABN, FIND, FINDOptions, Partition
+from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores, partition
 from findtta.layers.adaptive import AdaptiveNorm
 
 
@@ -41,8 +41,8 @@ class SelectiveFABN(FABN):
     score: Tensor
     split: Tensor
 
-    def __init__(self, norm: nn.Module, alpha: float) -> None:
-        super().__init__(norm, alpha)
+    def __init__(self, norm: nn.Module, alpha: float, partition: Partition = partition) -> None:
+        super().__init__(norm, alpha, partition)
         device = next((tensor.device for tensor in [*norm.parameters(), *norm.buffers()]), None)
         self.register_buffer("score_sum", torch.zeros((), device=device))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64, device=device))
@@ -108,7 +108,9 @@ class FINDStar(Adapted):
         self.register_load_state_dict_post_hook(FINDStar._read_buffers)  # type: ignore[no-untyped-call]
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return SelectiveFABN(norm, self.options.alpha)
+        return SelectiveFABN(norm, self.options.alpha, self.options.partition())
+
+    export_problem = FIND.export_problem
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().run(*args, **kwargs)

@@ -1,5 +1,6 @@
 """Pure tensor functions: every equation of the paper, with shapes, and no state."""
 
+from findtta.functional.agreement import nmi, purity
 from findtta.functional.entropy import softmax_entropy
 from findtta.functional.instance_aware import instance_aware_moments
 from findtta.functional.moments import batch_moments, group_moments, instance_moments
@@ -18,8 +19,10 @@ __all__ = [
     "instance_aware_moments",
     "instance_moments",
     "layer_score",
+    "nmi",
     "normalize",
     "normalize_scores",
     "partition",
+    "purity",
     "softmax_entropy",
 ]

@@ -1,0 +1,143 @@
+"""DSets-DBSCAN (Hou, Gao and Li, TIP 2016): dominant sets, each extended by DBSCAN at its own scale.
+
+Unlike in the authors' code a sample keeps the first group it gets, and one that is reached but not
+dense does not bring its neighbours along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta.algorithms.base import option
+from findtta.partitioners.host import NOISE, Labels, NoisyHostPartitioner, Points, distances
+
+BINS = 100
+MOST_STEPS = 1000
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class DSetsDBSCAN(NoisyHostPartitioner):
+    """Dominant sets of the graph of similarities, one after the other, each extended to its border."""
+
+    name = "dsets-dbscan"
+    summary = "dominant sets of similar samples, each extended by DBSCAN"
+
+    min_points: int = option(3, "neighbours that make a sample dense")
+    tolerance: float = option(1e-4, "how exactly a dominant set is found")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive_int("min_points")
+        self.require_at_least_zero("tolerance")
+
+    def cluster(self, points: Points) -> Labels:
+        table = distances(points)
+        if not table.any():
+            return np.zeros(len(points), dtype=np.int64)  # all the same: no scale to compare by
+        similarity = equalize(np.exp(-table / table.mean()))
+        with np.errstate(divide="ignore"):
+            dissimilarity = -np.log(similarity)
+        np.fill_diagonal(similarity, 0)
+        labels = np.full(len(points), NOISE)
+        while (labels == NOISE).sum() > self.min_points + 1 or not (labels != NOISE).any():
+            free = labels == NOISE
+            members = dominant_set(np.where(free[:, None] & free, similarity, 0), free, self.tolerance)
+            if members.sum() <= self.min_points:
+                break
+            labels[extend(members, dissimilarity, free, self.min_points)] = labels.max() + 1
+        return self.place_noise(labels)
+
+
+def equalize(similarity: Points) -> Points:
+    """Spread similarities evenly over 0 to 1, as a histogram of 100 bins tells their ranks.
+
+    Args:
+        similarity: Symmetric table, ``(n, n)``.
+
+    Returns:
+        The table of equalised similarities, with 1 on the diagonal.
+    """
+    pairs = ~np.eye(len(similarity), dtype=bool)
+    values = similarity[pairs]
+    width = values.max() - values.min()
+    position = (values - values.min()) / (width if width > 0 else 1.0)
+    bins = np.minimum((position * BINS).astype(np.int64), BINS - 1)
+    above = np.cumsum(np.bincount(bins, minlength=BINS)) / len(values)
+    below = np.concatenate([[0.0], above[:-1]])
+    lowest, highest = np.full(BINS, np.inf), np.full(BINS, -np.inf)
+    np.minimum.at(lowest, bins, values)
+    np.maximum.at(highest, bins, values)
+    occupied = (highest - lowest)[bins]
+    within = np.where(occupied > 0, (values - lowest[bins]) / np.where(occupied > 0, occupied, 1), 0.5)
+    result = np.ones_like(similarity)
+    result[pairs] = below[bins] + within * (above - below)[bins]
+    return result
+
+
+def dominant_set(similarity: Points, free: Mask, tolerance: float) -> Mask:
+    """Find a set of samples more similar to each other than to the rest, by infection and immunisation.
+
+    Args:
+        similarity: Similarities of the free samples, ``(n, n)``; 0 on the diagonal and elsewhere.
+        free: Which samples may belong to the set.
+        tolerance: How far from an equilibrium the result may be.
+
+    Returns:
+        Which samples belong to the set.
+    """
+    share = free / free.sum()
+    for _ in range(MOST_STEPS):
+        payoff = similarity @ share
+        gain = payoff - share @ payoff
+        if np.linalg.norm(np.minimum(share, -gain)) < tolerance:
+            break
+        best = int(gain.argmax())
+        worst = int(np.where(share > 0, gain, np.inf).argmin())
+        if -gain[worst] > gain[best]:
+            share = _immunise(share, worst, gain[worst], -payoff[worst] - gain[worst])
+        else:
+            share = _infect(share, best, gain[best], -payoff[best] - gain[best])
+    return share > 0
+
+
+def _infect(share: Points, best: int, gain: float, curvature: float) -> Points:
+    step = min(1.0, -gain / curvature) if curvature < 0 else 1.0
+    share = (1 - step) * share
+    share[best] += step
+    return share / share.sum()
+
+
+def _immunise(share: Points, worst: int, gain: float, curvature: float) -> Points:
+    until_gone = share[worst] / (share[worst] - 1)
+    step = max(until_gone, -gain / curvature) if curvature < 0 else until_gone
+    removed = step == until_gone
+    share = (1 - step) * share
+    share[worst] = 0.0 if removed else share[worst] + step
+    return share / share.sum()
+
+
+def extend(members: Mask, dissimilarity: Points, free: Mask, min_points: int) -> Mask:
+    """Add the free samples that are reached from the members through dense samples.
+
+    Args:
+        members: The dominant set.
+        dissimilarity: Of all samples, ``(n, n)``, 0 on the diagonal.
+        free: Which samples may be added.
+        min_points: Neighbours that make a sample dense.
+
+    Returns:
+        Which samples belong to the group.
+    """
+    inside = np.sort(dissimilarity[np.ix_(members, members)], axis=1)
+    within = dissimilarity <= inside[:, min_points].max()  # column 0 is the sample itself
+    dense = within.sum(1) > min_points
+    while True:
+        reached = members | (within[members & dense].any(0) & free)
+        if np.array_equal(reached, members):
+            return members
+        members = reached

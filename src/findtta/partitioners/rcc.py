@@ -1,0 +1,165 @@
+"""Robust continuous clustering (Shah and Koltun, PNAS 2017).
+
+Every sample has a representative; neighbours pull their representatives together with a force that
+gives way where they are far apart, and representatives that end up close make a group.
+
+The paper calls this row of its table RccCluster, which is the name of an implementation of this
+algorithm, but cites another one (recursive consensus clustering). This is the first of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta.algorithms.base import option
+from findtta.partitioners.host import HostPartitioner, Labels, Points, connected_components, distances
+
+EPSILON = 1e-5  # keeps square roots away from 0
+NEGLIGIBLE = 0.01  # edges shorter than this, per square root of a channel, say nothing about scale
+SHORTEST_SHARE, SHORTEST_MOST = 0.01, 250  # of the edges, to measure the radius by
+ROUNDS, ROUNDS_PER_SCALE = 100, 4
+CONVERGED = 0.1  # change of the objective
+STRONGEST = 1e12  # beyond it the equations are singular in double precision
+
+Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class RobustContinuous(HostPartitioner):
+    """Groups of samples whose representatives have moved together."""
+
+    name = "rcc"
+    summary = "robust continuous clustering: representatives that move together"
+    library_defaults: ClassVar[Mapping[str, Any]] = {"neighbours": 10, "threshold": 1.0, "metric": "euclidean"}
+
+    neighbours: int = option(10, "samples are joined if each is among this many nearest of the other")
+    threshold: float = option(1.0, "representatives closer than this many radii share a group")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive_int("neighbours")
+        self.require_at_least_zero("threshold")
+
+    def cluster(self, points: Points) -> Labels:
+        first, second = edges(distances(points), self.neighbours)
+        representatives, radius = represent(points, (first, second))
+        close = _lengths(representatives, (first, second)) <= self.threshold * radius
+        joined = np.zeros((len(points), len(points)), dtype=bool)
+        joined[first[close], second[close]] = joined[second[close], first[close]] = True
+        return connected_components(joined)
+
+
+def edges(table: Points, neighbours: int) -> Edges:
+    """Pairs of mutual nearest neighbours, and a spanning tree of all pairs of nearest neighbours.
+
+    Args:
+        table: Distances, ``(n, n)``.
+        neighbours: How many neighbours of each point count.
+
+    Returns:
+        Lower and higher index of every pair.
+    """
+    others = table.copy()
+    np.fill_diagonal(others, np.inf)
+    count = min(neighbours, len(table) - 1)
+    nearest = np.argsort(others, axis=1, kind="stable")[:, :count]
+    points_at = np.zeros(table.shape, dtype=bool)
+    np.put_along_axis(points_at, nearest, True, axis=1)
+    tree = spanning_forest(np.where(points_at | points_at.T, table, np.inf))
+    first, second = np.nonzero(np.triu((points_at & points_at.T) | tree))
+    return first, second
+
+
+def spanning_forest(weights: Points) -> NDArray[np.bool_]:
+    """Edges of a minimum spanning tree, one per connected part, as a symmetric table.
+
+    Args:
+        weights: Symmetric weights, ``(n, n)``, infinite where there is no edge.
+    """
+    count = len(weights)
+    tree = np.zeros((count, count), dtype=bool)
+    outside = np.ones(count, dtype=bool)
+    best, link = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
+    for _ in range(count):
+        reachable = np.where(outside, best, np.inf)
+        node = int(reachable.argmin())
+        if np.isinf(reachable[node]):
+            node = int(outside.argmax())  # the next part begins
+        else:
+            tree[node, link[node]] = tree[link[node], node] = True
+        outside[node] = False
+        closer = outside & (weights[node] < best)
+        best[closer], link[closer] = weights[node, closer], node
+    return tree
+
+
+def represent(points: Points, pairs: Edges) -> tuple[Points, float]:
+    """Move the representatives of the points until the objective settles.
+
+    Args:
+        points: The points, ``(n, C)``.
+        pairs: The edges along which representatives attract each other.
+
+    Returns:
+        The representatives, in ``(n, C)`` or in ``(n, n)`` coordinates if that is less, and the radius
+        below which two of them are one.
+    """
+    degree = np.bincount(np.concatenate(pairs), minlength=len(points))
+    weight = degree.mean() / np.sqrt(degree[pairs[0]] * degree[pairs[1]])
+    scale, radius = _scale_and_radius(points, pairs)
+    # Only lengths matter from here on, and n points have them in n dimensions, too.
+    if points.shape[1] > len(points):
+        triangle: Any = np.linalg.qr(points.T, mode="r")
+        points = triangle.T
+    norm = float(np.linalg.norm(points, 2))
+    representatives = points
+    strength = _strength(norm, _laplacian(weight, pairs, len(points)))
+    objective, rounds = math.inf, 0
+    for _ in range(ROUNDS):
+        pull = (scale / (scale + _lengths(representatives, pairs) ** 2)) ** 2
+        laplacian = _laplacian(weight * pull, pairs, len(points))
+        representatives = np.linalg.solve(np.eye(len(points)) + strength * laplacian, points).astype(np.float64)
+        before = objective
+        apart = pull * _lengths(representatives, pairs) ** 2 + scale * (np.sqrt(pull + EPSILON) - 1) ** 2
+        objective = 0.5 * float(((points - representatives) ** 2).sum() + strength * (weight @ apart))
+        rounds += 1
+        if abs(before - objective) >= CONVERGED and rounds < ROUNDS_PER_SCALE:
+            continue
+        if scale >= radius:
+            scale /= 2
+        elif rounds == ROUNDS_PER_SCALE:
+            scale = radius / 2
+        else:
+            break
+        strength, rounds = _strength(norm, laplacian), 0
+    return representatives, radius
+
+
+def _lengths(points: Points, pairs: Edges) -> Points:
+    lengths: Points = np.linalg.norm(points[pairs[0]] - points[pairs[1]], axis=1)
+    return lengths
+
+
+def _scale_and_radius(points: Points, pairs: Edges) -> tuple[float, float]:
+    channels = points.shape[1]
+    lengths = np.sqrt(_lengths(points, pairs) ** 2 + channels * EPSILON)
+    lengths = np.sort(np.where(lengths / math.sqrt(channels) < NEGLIGIBLE, lengths.max(), lengths))
+    shortest = min(SHORTEST_MOST, max(1, math.ceil(SHORTEST_SHARE * len(lengths))))
+    return 3 * float(lengths[-1]) ** 2, float(lengths[:shortest].mean())
+
+
+def _laplacian(weight: Points, pairs: Edges, count: int) -> Points:
+    table = np.zeros((count, count))
+    table[pairs[0], pairs[1]] = table[pairs[1], pairs[0]] = weight
+    laplacian: Points = np.diag(table.sum(1)) - table
+    return laplacian
+
+
+def _strength(norm: float, laplacian: Points) -> float:
+    return min(norm / float(np.linalg.eigvalsh(laplacian)[-1]), STRONGEST)
