@@ -1,142 +1,133 @@
-"""A small, honest demonstration: train a network on drawn shapes, drift its inputs, adapt it.
+"""The first thing a visitor runs: drift in mixed batches, and what each method makes of it.
 
-Everything is generated, so it needs no data and no download.
+Everything comes with the package: drawn shapes, their corruptions and a network trained on clean ones.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
+import findtta
 from findtta._table import render
-from findtta.api import adapt
+from findtta.bench.plan import Planner
+from findtta.bench.result import Result
+from findtta.bench.run import run as run_one
+from findtta.bench.spec import RunSpec
+from findtta.bench.store import Store
+from findtta.bench.timing import interleaved_ratios
+from findtta.models.check import to_input
 
-SIZE = 32
-CLASSES = ("disk", "square", "triangle", "cross", "ring", "bars")
-METHODS = ("source", "tbn", "alpha-bn", "find", "find-star")
-BATCH = 64
+METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star")
+STREAMS = {
+    "crossmix": "every batch mixes all fifteen kinds of drift",
+    "static": "one kind of drift after another",
+    "wild": "random mixtures, and few classes at a time",
+}
+IMAGES = 160  # per kind of drift
+_TIMED_BATCHES = 8
+
+#: Called with the name of the run, the share of it that is done and the accuracy so far.
+Progress = Callable[[str, float, float], None]
 
 
-def draw_shapes(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw coloured shapes on textured backgrounds.
+@dataclass(frozen=True)
+class Outcome:
+    """What the demo found.
 
-    Returns:
-        Images in [0, 1], ``(count, 3, 32, 32)``, and their class, ``(count,)``.
+    Attributes:
+        results: The result of every method in every stream.
+        ratios: How long a batch takes, compared with the plain model.
+        source: The accuracy of the plain model on clean images, in per cent.
     """
 
-    def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(count, *shape, generator=generator)
+    results: Mapping[tuple[str, str], Result]
+    ratios: Mapping[str, float]
+    source: float
 
-    labels = torch.randint(len(CLASSES), (count,), generator=generator)
-    axis = torch.linspace(-1, 1, SIZE)
-    y, x = torch.meshgrid(axis, axis, indexing="ij")
-    angle, size = uniform(0, 2 * torch.pi, 1, 1), uniform(0.35, 0.65, 1, 1)
-    u, v = x - uniform(-0.3, 0.3, 1, 1), y - uniform(-0.3, 0.3, 1, 1)
-    u, v = (u * angle.cos() + v * angle.sin()) / size, (v * angle.cos() - u * angle.sin()) / size
-    radius, box = (u * u + v * v).sqrt(), torch.maximum(u.abs(), v.abs())
-    # Distance to the outline, negative inside; one per class.
-    outlines = torch.stack(
-        [
-            radius - 1,
-            box - 0.9,
-            torch.maximum(v, torch.maximum(0.87 * u - 0.5 * v, -0.87 * u - 0.5 * v)) - 0.6,
-            torch.minimum(u.abs(), v.abs()).maximum(box - 0.7) - 0.3,
-            (radius - 0.8).abs() - 0.25,
-            torch.maximum((u.abs() - 0.6).abs() - 0.2, v.abs() - 0.9),
+    def accuracy(self, method: str, stream: str) -> float:
+        """Return the percentage right of a method in a stream."""
+        return self.results[method, stream].accuracy
+
+    def table(self) -> str:
+        """Return the accuracies as a table; the best of a stream has a star."""
+        best = {stream: max(METHODS, key=lambda name: self.accuracy(name, stream)) for stream in STREAMS}
+        rows = [
+            (
+                method,
+                *(
+                    f"{self.accuracy(method, stream):.1f}{'*' if best[stream] == method else ' '}"
+                    for stream in STREAMS
+                ),
+                f"{self.ratios[method]:.2f}x",
+            )
+            for method in METHODS
         ]
-    )
-    distance = outlines[labels, torch.arange(count)]
-    coverage = torch.sigmoid(-distance * size * SIZE)[:, None]
-    coarse = torch.rand(count, 3, 4, 4, generator=generator)
-    background = 0.6 * F.interpolate(coarse, size=SIZE, mode="bilinear")
-    colour = uniform(0.5, 1, 3, 1, 1)
-    return background * (1 - coverage) + colour * coverage, labels
+        return render(("method", *STREAMS, "time per batch"), rows)
+
+    def sentences(self) -> str:
+        """Say in words what the table shows, from its own numbers."""
+        gain = {stream: self.accuracy("find", stream) - self.accuracy("source", stream) for stream in STREAMS}
+        over_batch = {stream: self.accuracy("find", stream) - self.accuracy("tbn", stream) for stream in STREAMS}
+        mixed = (
+            f"Where drifts are mixed, FIND gets {_points(gain['crossmix'])} more right than the plain model and "
+            f"{_points(over_batch['crossmix'])} more than statistics of the whole batch (tbn), which fit no "
+            "part of it."
+            if gain["crossmix"] > 0 and over_batch["crossmix"] > 0
+            else f"Where drifts are mixed, FIND is {_points(gain['crossmix'])} from the plain model and "
+            f"{_points(over_batch['crossmix'])} from statistics of the whole batch (tbn)."
+        )
+        static = (
+            f"One drift at a time is what tbn is made for: there it is {_points(-over_batch['static'])} ahead."
+            if over_batch["static"] < 0
+            else f"With one drift at a time FIND is {_points(over_batch['static'])} ahead of tbn."
+        )
+        wild = (
+            f"With few classes in a batch the difference to tbn is {over_batch['wild']:+.1f} points, "
+            f"to the plain model {gain['wild']:+.1f}."
+        )
+        return "\n".join((mixed, static, wild))
 
 
-def drifts(generator: torch.Generator) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Kinds of drift a camera or a network brings, each a function of a batch of images."""
-
-    def noise(images: Tensor) -> Tensor:
-        return images + 0.25 * torch.randn(images.shape, generator=generator)
-
-    return {
-        "noise": noise,
-        "blur": lambda images: F.avg_pool2d(images, 5, 1, 2, count_include_pad=False),
-        "fog": lambda images: 0.35 * images + 0.6,
-        "dark": lambda images: 0.25 * images,
-        "contrast": lambda images: (images - 0.4) * 0.3 + 0.4,
-        "pixelate": lambda images: F.interpolate(F.avg_pool2d(images, 4), scale_factor=4),
-        "overexposed": lambda images: images * 1.6 + 0.2,
-        "tint": lambda images: images * torch.tensor([1.0, 0.5, 0.25]).view(3, 1, 1) + 0.2,
-    }
-
-
-def small_network() -> nn.Module:
-    """Build a plain convolutional network with six BatchNorm layers."""
-    layers: list[nn.Module] = []
-    widths = ((3, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1))
-    for before, after, stride in widths:
-        layers += [
-            nn.Conv2d(before, after, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(inplace=True),
-        ]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(CLASSES)))
-
-
-def train(network: nn.Module, steps: int, generator: torch.Generator) -> None:
-    """Train on freshly drawn shapes."""
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
-    network.train()
-    for _ in range(steps):
-        images, labels = draw_shapes(BATCH, generator)
-        optimizer.zero_grad()
-        F.cross_entropy(network(images), labels).backward()
-        optimizer.step()
-        schedule.step()
-    network.eval()
-
-
-def run(steps: int = 400, batches: int = 40, seed: int = 0) -> str:
-    """Train, drift, adapt and compare; returns the table of results.
+def run(store: Store, *, seed: int = 0, images: int = IMAGES, progress: Progress | None = None) -> Outcome:
+    """Run the methods on the streams; what the store has already is not run again.
 
     Args:
-        steps: Training steps.
-        batches: Batches of 64 images per stream.
-        seed: Seed of everything that is random.
+        store: Where the results are kept.
+        seed: The seed of the streams.
+        images: Images per kind of drift.
+        progress: Called while it runs.
 
     Returns:
-        Accuracy per method on clean images, one drift per batch, and all drifts mixed in each
-        batch, with the time per batch relative to the plain model.
+        Accuracies and times.
     """
-    torch.manual_seed(seed)  # initial weights
-    generator = torch.Generator().manual_seed(seed)
-    network = small_network()
-    train(network, steps, generator)
-    kinds = list(drifts(generator).values())
-    streams: dict[str, list[tuple[Tensor, Tensor]]] = {"clean": [], "one drift per batch": [], "mixed batches": []}
-    for step in range(batches):
-        images, labels = draw_shapes(BATCH, generator)
-        kind = torch.randint(len(kinds), (BATCH, 1, 1, 1), generator=generator)
-        mixed = sum(torch.where(kind == k, drift(images), 0.0) for k, drift in enumerate(kinds))
-        assert isinstance(mixed, Tensor)
-        for name, batch in zip(streams, (images, kinds[step % len(kinds)](images), mixed), strict=True):
-            streams[name].append((batch.clamp(0, 1), labels))
-    rows = []
-    plain_time = 0.0
-    for method in METHODS:
-        accuracies = []
-        started = time.perf_counter()
-        for stream in streams.values():
-            model = adapt(network, method)
-            correct = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in stream)
-            accuracies.append(f"{100 * correct / (batches * BATCH):.1f}")
-        elapsed = time.perf_counter() - started
-        plain_time = plain_time or elapsed
-        rows.append([method, *accuracies, f"{elapsed / plain_time:.2f}"])
-    return render(["accuracy in %", *streams, "time"], rows)
+    planner = Planner()
+    results: dict[tuple[str, str], Result] = {}
+    for stream in STREAMS:
+        for method in METHODS:
+            spec = RunSpec(method=method, stream=stream, seed=seed, data_options={"count": images})
+            plan = planner.plan(spec)
+            name, batches = f"{method} on {stream}", len(plan.stream)
+
+            def report(done: int, accuracy: float, name: str = name, batches: int = batches) -> None:
+                if progress is not None:
+                    progress(name, done / batches, accuracy)
+
+            known = store.get(plan.digest) if store.has(plan.digest) else None
+            if known is None or known.status != "done":
+                known = run_one(plan, report)
+                store.put(known)
+            results[method, stream] = known
+    model = findtta.models.load("shapes-resnet26")
+    plan = planner.plan(RunSpec(stream="crossmix", seed=seed, data_options={"count": images}))
+    batches_of_images = [
+        to_input(plan.dataset.batch(batch.domain_ids, batch.rows)[0])
+        for batch, _ in zip(plan.stream, range(_TIMED_BATCHES), strict=False)
+    ]
+    adapted = {method: findtta.adapt(model, method) for method in METHODS}
+    ratios = interleaved_ratios(adapted, batches_of_images, baseline="source")
+    return Outcome(results, ratios, model.card.clean_accuracy or 0.0)
+
+
+def _points(difference: float) -> str:
+    return f"{abs(difference):.1f} points"

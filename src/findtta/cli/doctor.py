@@ -6,9 +6,9 @@ import argparse
 
 import torch
 
-from findtta.models.targets import load_model
 from findtta.doctor import inspect
 from findtta.errors import OptionError
+from findtta.models.targets import load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import findtta
-from findtta.cli import demo, doctor, methods
+from findtta.cli import bench, data, demo, doctor, methods, models, results, run, streams, train
 from findtta.errors import FindTTAError
 
-COMMANDS = (demo, doctor, methods)
+COMMANDS = (demo, run, bench, results, methods, models, data, streams, train, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FindTTAError as error:
         print(f"findtta: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stdout = None  # nothing is left to flush into
+        return 0
     except KeyboardInterrupt:
         print("findtta: stopped", file=sys.stderr)
         return 130

@@ -1,0 +1,192 @@
+"""From what is asked for to what will be computed: model, data, stream, and the identity of it all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import findtta
+from findtta import streams
+from findtta.algorithms.base import Options
+from findtta.bench.spec import RunSpec
+from findtta.data.dataset import DomainDataset
+from findtta.data.open import load as load_data
+from findtta.errors import InputError, OptionError
+from findtta.models import ARCHITECTURES, SHIPPED, Classifier, load, weights_digest
+from findtta.models.targets import load_model
+from findtta.models.weights import read_weights
+from findtta.registry import build_options, load_method
+from findtta.streams import Stream
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run made definite.
+
+    Attributes:
+        spec: What was asked for.
+        model: The source model, which nothing may change.
+        dataset: The part of the data that the stream is made of.
+        stream: The stream.
+        options: The options that the method is given.
+        config: All that decides the result, as plain values; no paths.
+        digest: The identity of the run: a digest of ``config``.
+    """
+
+    spec: RunSpec
+    model: nn.Module
+    dataset: DomainDataset
+    stream: Stream
+    options: Mapping[str, Any]
+    config: Mapping[str, Any]
+    digest: str
+
+
+class Planner:
+    """Makes plans; models and datasets that several plans share are opened once."""
+
+    def __init__(self) -> None:
+        self._dataset = functools.lru_cache(maxsize=4)(_open_dataset)
+        self._model = functools.lru_cache(maxsize=4)(_open_model)
+        self._stream = functools.lru_cache(maxsize=16)(_make_stream)
+
+    def plan(self, spec: RunSpec) -> Plan:
+        """Make a run definite; wrong names and values are found here, before anything is computed."""
+        given, options = method_options(spec)
+        scenario, settings = streams.parse(spec.stream)
+        dataset = self._dataset(
+            spec.data,
+            _text(spec.data_options),
+            scenario,
+            _text(settings),
+            spec.domains,
+            spec.severity,
+            spec.images,
+        )
+        stream = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
+        model, weights = self._model(spec.model, spec.weights, len(dataset.classes), spec.normalization)
+        _check_classes(spec, model, dataset)
+        config = {
+            "method": spec.method,
+            "options": dataclasses.asdict(options),
+            "model": {"name": _model_name(spec.model), "weights": weights, "input": _input(model)},
+            "data": {
+                "name": dataset.name,
+                "identity": dataset.identity,
+                "generated": dataset.generated,
+                "domains": list(dataset.domains),
+                "images": len(dataset),
+            },
+            "stream": {
+                "scenario": scenario,
+                "settings": dict(stream.settings),
+                "batch_size": spec.batch_size,
+                "batches": len(stream),
+                "samples": len(stream.rows),
+                "digest": stream.digest,
+            },
+            "seed": spec.seed,
+            "reset": spec.reset,
+            "device": _device_type(spec.device),
+            "versions": {
+                "findtta": findtta.__version__,
+                "torch": torch.__version__.partition("+")[0],
+                "numpy": np.__version__,
+            },
+        }
+        written = _text(config)
+        digest = hashlib.sha256(written.encode()).hexdigest()[:20]
+        # As it will be read back: lists for tuples.
+        return Plan(spec, model, dataset, stream, given, json.loads(written), digest)
+
+
+def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:
+    """Return the options that a run gives its method, and what the method makes of them."""
+    method = load_method(spec.method)
+    # JSON and TOML have lists only, options tuples only.
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in spec.options.items()}
+    if "seed" in {field.name for field in dataclasses.fields(method.options_type)}:
+        given.setdefault("seed", spec.seed)
+    return given, build_options(method, given)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=list)
+
+
+def _open_dataset(
+    source: str,
+    options: str,
+    scenario: str,
+    settings: str,
+    domains: tuple[str, ...] | None,
+    severity: int | tuple[int, ...] | None,
+    images: int | None,
+) -> DomainDataset:
+    try:
+        whole = load_data(source, **json.loads(options))
+    except TypeError as error:  # a number where a text belongs, and the like
+        raise OptionError(f"data_options do not fit {source!r}: {error}.") from error
+    return streams.SCENARIOS[scenario](**json.loads(settings)).part(whole, domains, severity, images)
+
+
+def _make_stream(dataset: DomainDataset, scenario: str, settings: str, batch_size: int, seed: int) -> Stream:
+    return streams.make(scenario, dataset, batch_size=batch_size, seed=seed, **json.loads(settings))
+
+
+def _open_model(name: str, weights: str | None, classes: int, normalization: str | None) -> tuple[nn.Module, str]:
+    model: nn.Module
+    is_named = (
+        name in SHIPPED or name in ARCHITECTURES or name.startswith("timm:") or name.endswith(".safetensors")
+    )
+    if is_named:
+        count = None if weights is None or read_weights(weights)[1] is not None else classes
+        model = load(name, weights=weights, num_classes=count, normalization=normalization)
+    elif ":" in name:
+        if normalization is not None:
+            raise OptionError(f"normalization: {name} is your own model, which is to take RGB in [0, 1] itself.")
+        model = load_model(name, weights).eval()
+    else:
+        model = load(name, weights=weights)  # says what names there are
+    return model, weights_digest(model)
+
+
+def _model_name(model: str) -> str:
+    """Return the name of a model without the folder that its file lies in."""
+    place, colon, name = model.rpartition(":")
+    if model.endswith(".safetensors"):
+        return Path(model).stem
+    return f"{Path(place).name}{colon}{name}" if place.endswith(".py") else model
+
+
+def _input(model: nn.Module) -> dict[str, Any] | None:
+    """Return what a model does to its input first, which its weights do not show."""
+    if not isinstance(model, Classifier):
+        return None
+    card = model.card
+    return {"mean": list(card.mean), "std": list(card.std), "size": card.input_size}
+
+
+def _device_type(device: str) -> str:
+    try:
+        return torch.device(device).type
+    except RuntimeError as error:
+        raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', but is {device!r}.") from error
+
+
+def _check_classes(spec: RunSpec, model: nn.Module, dataset: DomainDataset) -> None:
+    if isinstance(model, Classifier) and model.card.num_classes != len(dataset.classes):
+        raise InputError(
+            f"model {spec.model!r} knows {model.card.num_classes} classes, but data {spec.data!r} has "
+            f"{len(dataset.classes)}: they do not belong together."
+        )

@@ -1,0 +1,281 @@
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from small import HERE, measured, save_weights, spec
+
+import findtta
+from findtta.algorithms.tent import Tent
+from findtta.bench import Planner, Result, RunSpec, run
+from findtta.bench.memory import PeakMemory
+from findtta.bench.run import failure
+from findtta.data.open import load
+from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
+from findtta.models import build
+from findtta.models.weights import write_weights
+
+
+def digest(**settings) -> str:
+    return Planner().plan(spec(**settings)).digest
+
+
+def test_the_result_says_what_was_measured_of_what():
+    result = run(spec(method="find"))
+    assert result.status == "done"
+    assert result.error is None
+    assert result.metrics["samples"] == 48
+    assert result.metrics["error"] == 100 - result.accuracy
+    assert {name: row["samples"] for name, row in result.per_domain.items()} == {
+        "brightness@5": 24,
+        "contrast@5": 24,
+    }
+    assert sum(row["samples"] for row in result.per_class.values()) == 48
+    assert result.running["batch"] == [1, 2, 3]
+    assert result.running["accuracy"][-1] == result.accuracy
+    assert [layer["name"] for layer in result.layers] == ["1"]
+    assert 1 <= result.layers[0]["groups_mean"] <= 16
+    assert result.config["stream"]["batches"] == 3
+    assert result.config["options"]["alpha"] == 0.8
+    assert result.cost["latency_ms"]["p50"] > 0
+    assert result.cost["forward_passes"] == 1
+    assert result.environment["threads"] == torch.get_num_threads()
+    assert RunSpec.from_dict(result.spec) == spec(method="find")
+
+
+def test_the_result_survives_the_way_through_json():
+    result = run(spec(method="tent"))
+    assert Result.from_json(result.to_json()) == result
+
+
+def test_the_accuracy_is_that_of_a_plain_loop():
+    plan = Planner().plan(spec(method="find", stream="static"))
+    model = findtta.adapt(plan.model, "find")
+    right = {name: 0 for name in plan.dataset.domains}
+    for batch in plan.stream:
+        images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
+        guesses = model(torch.from_numpy(images).permute(0, 3, 1, 2) / 255).argmax(1).numpy()
+        for domain_id, guess, label in zip(batch.domain_ids, guesses, labels, strict=True):
+            right[plan.dataset.domains[domain_id]] += int(guess == label)
+    result = run(plan)
+    assert {name: round(row["accuracy"] * 24 / 100) for name, row in result.per_domain.items()} == right
+
+
+@pytest.mark.parametrize("method", ["find", "tent", "rotta"])
+def test_the_same_run_gives_the_same_result_and_leaves_the_model_alone(method):
+    plan = Planner().plan(spec(method=method, stream="lifelong"))
+    before = {name: tensor.clone() for name, tensor in plan.model.state_dict().items()}
+    first = run(plan)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in plan.model.state_dict().items())
+    assert measured(run(plan)) == measured(first)
+    assert measured(run(spec(method=method, stream="lifelong"))) == measured(first)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "tbn"},
+        {"options": {"alpha": 0.7}},
+        {"model": f"{HERE}:slow"},
+        {"data_options": {"count": 25}},
+        {"data_options": {"count": 24, "seed": 1}},
+        {"domains": ("contrast", "brightness")},
+        {"domains": ("contrast", "fog")},
+        {"severity": 3},
+        {"images": 20},
+        {"stream": "static"},
+        {"stream": "wild:delta=0.5"},
+        {"batch_size": 15},
+        {"seed": 1},
+        {"reset": "domain"},
+    ],
+    ids=str,
+)
+def test_the_digest_depends_on_all_that_decides_the_result(settings):
+    assert digest(**settings) != digest()
+
+
+def test_the_digest_depends_on_weights_but_not_on_their_place(tmp_path):
+    weights, other = save_weights(tmp_path / "a.pt"), save_weights(tmp_path / "b.pt", seed=1)
+    (tmp_path / "moved").mkdir()
+    moved = shutil.copy(weights, tmp_path / "moved" / "renamed.pt")
+    assert digest(weights=str(weights)) == digest(weights=str(moved)) == digest()
+    assert digest(weights=str(other)) != digest()
+
+
+def test_the_digest_does_not_depend_on_where_model_and_data_lie(tmp_path):
+    digests = set()
+    for place in ("here", "there"):
+        folder = tmp_path / place
+        folder.mkdir()
+        shutil.copy(HERE, folder / "small.py")
+        images, labels = load("shapes", count=24).batch(np.zeros(24, np.int64), np.arange(24))
+        np.savez(folder / "photos.npz", images=images, labels=labels)
+        digests.add(digest(model=f"{folder / 'small.py'}:net", data=str(folder / "photos.npz"), data_options={}))
+    assert len(digests) == 1
+
+
+def test_the_digest_depends_on_the_normalization_of_the_input(tmp_path):
+    torch.manual_seed(0)
+    weights = tmp_path / "resnet20.pt"
+    torch.save(build("resnet20", num_classes=10).net.state_dict(), weights)
+    usual, half, cifar = (
+        digest(model="resnet20", weights=str(weights), normalization=name) for name in (None, "half", "cifar10")
+    )
+    assert usual == cifar != half
+
+
+def test_what_is_given_as_the_default_is_the_same_run():
+    assert digest(options={"alpha": 0.8}) == digest()
+    assert digest(stream="crossmix", seed=0) == digest()
+
+
+def test_options_that_json_writes_as_lists_are_taken():
+    plan = Planner().plan(spec(method="tent", options={"skip_layers": ["1"]}))
+    assert plan.options["skip_layers"] == ("1",)
+    assert plan.config["options"]["skip_layers"] == ["1"]
+    assert plan.digest != digest(method="tent")
+
+
+def test_the_seed_is_also_that_of_methods_that_draw_at_random():
+    assert Planner().plan(spec(method="rotta", seed=3)).options["seed"] == 3
+    assert Planner().plan(spec(method="rotta", seed=3, options={"seed": 5})).options["seed"] == 5
+    assert "seed" not in Planner().plan(spec(method="find", seed=3)).options
+
+
+@pytest.mark.parametrize(
+    ("stream", "reset", "resets"),
+    [("static", "domain", 2), ("static", "never", 0), ("crossmix", "domain", 0)],
+)
+def test_reset_at_domains_happens_where_the_domain_of_whole_batches_changes(monkeypatch, stream, reset, resets):
+    calls = []
+    original = Tent.reset
+    monkeypatch.setattr(Tent, "reset", lambda self: (calls.append(1), original(self)))
+    domains = ("brightness", "contrast", "fog")
+    run(spec(method="tent", stream=stream, reset=reset, domains=domains))
+    assert len(calls) == resets
+
+
+def test_after_a_reset_a_learning_method_is_as_new():
+    options = {"lr": 0.5}
+    domains = ("contrast", "contrast@4")
+    fresh, forgetful, lasting = (
+        run(spec(method="tent", options=settings, stream="static", domains=domains, reset=reset))
+        for settings, reset in (({"lr": 0.0}, "never"), (options, "domain"), (options, "never"))
+    )
+    # The first batch of a domain is predicted by the model as it was, if everything was forgotten.
+    batches_of_a_domain = 2
+    assert forgetful.running["window"][batches_of_a_domain] == fresh.running["window"][batches_of_a_domain]
+    assert measured(forgetful)["metrics"] != measured(lasting)["metrics"]
+
+
+def test_rounds_are_counted_one_by_one():
+    source = run(spec(method="source", stream="lifelong:rounds=3"))
+    assert len(source.per_round) == 3
+    # Whatever order its samples come in, a plain model says the same about them.
+    assert len(set(source.per_round)) == 1
+    assert source.per_round[0] == source.accuracy
+    assert source.metrics["samples"] == 3 * 48
+
+
+def test_the_first_round_of_a_long_life_is_the_stream_that_comes_once():
+    once, long = (
+        run(spec(method="tent", options={"lr": 0.01}, stream=name)) for name in ("crossmix", "lifelong:rounds=2")
+    )
+    assert long.per_round[0] == once.accuracy == once.per_round[0]
+    assert long.metrics["nll"] != once.metrics["nll"]
+
+
+def test_progress_is_told_after_every_batch():
+    told = []
+    result = run(spec(), lambda done, accuracy: told.append((done, accuracy)))
+    assert [done for done, _ in told] == [1, 2, 3]
+    assert [accuracy for _, accuracy in told] == result.running["accuracy"]
+
+
+def test_a_failure_keeps_the_type_and_the_message():
+    record = failure(spec(), "abcd", ZeroDivisionError("no luck"), {"method": "find"})
+    assert record.status == "failed"
+    assert record.error == {"type": "ZeroDivisionError", "message": "no luck"}
+    assert record.config == {"method": "find"}
+    assert Result.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"method": "fnd"}, UnknownNameError, "Did you mean 'find'"),
+        ({"options": {"alpa": 1}}, UnknownNameError, "Did you mean 'alpha'"),
+        ({"options": {"alpha": 2}}, OptionError, "'alpha' must be a number from 0 to 1"),
+        ({"stream": "crossmx"}, UnknownNameError, "Did you mean 'crossmix'"),
+        ({"stream": "wild:deta=1"}, UnknownNameError, "Did you mean 'delta'"),
+        ({"data": "shape"}, UnknownNameError, "Did you mean 'shapes'"),
+        ({"data_options": {"count": "many"}}, OptionError, "data_options do not fit 'shapes'"),
+        ({"domains": ("fgo",)}, UnknownNameError, "has no 'fgo@5'"),
+        ({"severity": 7}, UnknownNameError, "has no 'brightness@7'"),
+        ({"batch_size": 64}, OptionError, "batch_size must be at most the number of samples"),
+        ({"batch_size": 0}, OptionError, "batch_size must be a whole number from 1"),
+        ({"model": "resnet-26"}, UnknownNameError, "Did you mean 'resnet26'"),
+        ({"model": "resnet20", "weights": "nowhere.pt"}, OptionError, "'nowhere.pt' does not exist"),
+        ({"normalization": "half"}, OptionError, "is your own model"),
+        ({"model": f"{HERE}:four_classes"}, InputError, "model and data do not belong together"),
+        ({"device": "gpu"}, OptionError, "device must be such as 'cpu'"),
+        ({"device": "cuda:99"}, OptionError, "device 'cuda:99' cannot be used on this machine"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_run_is_refused_with_a_reason(settings, error, message):
+    with pytest.raises(error) as caught:
+        run(spec(**settings))
+    assert message in str(caught.value)
+
+
+def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path):
+    model = build("resnet20", num_classes=4)
+    write_weights(tmp_path / "four.safetensors", model.net.state_dict(), model.card)
+    with pytest.raises(InputError, match="knows 4 classes, but data 'shapes' has 10"):
+        Planner().plan(spec(model=str(tmp_path / "four.safetensors")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reset": "always"}, "reset must be 'never' or 'domain'"),
+        ({"domains": "fog"}, "domains must be a list of names"),
+        ({"domains": ["fog", 3]}, "domains must be a list of names"),
+        ({"severity": "5"}, "severity must be a whole number or a list of them"),
+        ({"severity": [1, 2.5]}, "severity must be a whole number or a list of them"),
+        ({"images": 0}, "images must be at least 1"),
+        ({"images": 2.0}, "images must be a whole number"),
+        ({"seed": True}, "seed must be a whole number"),
+        ({"options": ["alpha"]}, "options must be names with values"),
+        ({"method": None}, "method must be a text"),
+        ({"sed": 1}, "no setting 'sed'. Did you mean 'seed'"),
+    ],
+    ids=str,
+)
+def test_a_spec_refuses_values_of_the_wrong_kind(settings, message):
+    with pytest.raises(FindTTAError) as caught:
+        RunSpec.from_dict(settings)
+    assert message in str(caught.value)
+
+
+def test_a_spec_takes_paths_and_lists_and_can_be_written_as_json(tmp_path):
+    made = RunSpec.from_dict({"weights": tmp_path, "severity": [1, 2], "domains": ["fog"]})
+    assert made.weights == str(tmp_path)
+    assert made.severity == (1, 2)
+    assert made.domains == ("fog",)
+    assert RunSpec.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="this system cannot begin the count anew"
+)
+def test_peak_memory_sees_what_was_freed_again():
+    memory = PeakMemory(torch.device("cpu"))
+    before = memory.read()
+    block = torch.ones(30_000_000)  # 120 MB
+    del block
+    assert memory.read() > before + 100

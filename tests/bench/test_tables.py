@@ -1,0 +1,401 @@
+import itertools
+import json
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_results import made, unplanned
+
+from findtta.bench.result import Result
+from findtta.bench.tables import AXES, FLAT_COLUMNS, VALUES, compare, flat, settings, what_is_missing
+from findtta.data.dataset import MAIN_CORRUPTIONS
+from findtta.errors import InputError, OptionError, UnknownNameError
+
+
+def one(results, *arguments, **options):
+    (table,) = compare(results, *arguments, **options)
+    return table
+
+
+def column(table, title):
+    """The cells of a column by the first entry of their row."""
+    index = table.columns.index(title)
+    return {row[0]: cells[index] for row, cells in zip(table.rows, table.cells, strict=True)}
+
+
+def test_cells_are_mean_and_deviation_over_seeds():
+    accuracies = [50.0, 53.0, 58.5]
+    table = one([made(accuracy=accuracy, seed=seed) for seed, accuracy in enumerate(accuracies)])
+    cell = table.cells[0][0]
+    assert cell.values == dict(enumerate(accuracies))
+    assert cell.mean == pytest.approx(sum(accuracies) / 3)
+    assert cell.deviation == pytest.approx(statistics.stdev(accuracies))
+    assert "53.83 ±4.31" in str(table)
+    assert "over seeds 0-2" in table.caption
+
+
+def test_a_single_seed_has_no_deviation():
+    table = one([made(accuracy=50.0, seed=4)])
+    assert table.cells[0][0].deviation is None
+    assert "±" not in str(table)
+    assert "seed 4" in table.caption
+
+
+def test_methods_and_streams_come_in_the_order_of_the_registries():
+    methods, streams = ["find", "zzz-unknown", "source", "tbn"], ["wild", "static", "crossmix"]
+    table = one([made(method, stream=stream) for method, stream in itertools.product(methods, streams)])
+    assert [row[0] for row in table.rows] == ["source", "tbn", "find", "zzz-unknown"]
+    assert table.columns == ("static", "crossmix", "wild")
+
+
+def test_rows_say_options_that_are_not_the_defaults():
+    results = [
+        made("find"),
+        made("find", options={"alpha": 0.9}),
+        made("find", options={"alpha": 0.8}),  # the default, said aloud: the same run
+        made("mine", options={"b": [1, 2], "a": "x"}),
+    ]
+    assert [row[0] for row in one(results).rows] == ["find", "find (alpha=0.9)", "mine (a=x, b=[1, 2])"]
+
+
+def test_the_seed_of_a_method_is_no_option_of_its_own_unless_it_was_asked_for():
+    results = [made("deyo", seed=seed) for seed in range(3)]
+    assert [row[0] for row in one(results).rows] == ["deyo"]
+    results += [made("deyo", seed=seed, options={"seed": 7}) for seed in range(3)]
+    assert [row[0] for row in one(results).rows] == ["deyo", "deyo (seed=7)"]
+
+
+def test_results_that_were_not_stored_yet_are_the_same_as_stored_ones():
+    result = made("note", options={"skip_layers": (), "k": 4.0})
+    stored = Result.from_json(result.to_json())
+    assert settings([result]) == settings([stored])
+    assert settings([result])[0]["method"] == "note"
+
+
+def test_columns_say_settings_that_are_not_the_defaults():
+    usual = {"delta": 0.1, "variant": "text", "least": 10, "tries": 200}
+    table = one([made(stream="wild", stream_settings={**usual, "delta": delta}) for delta in (0.1, 0.01)])
+    assert table.columns == ("wild", "wild:delta=0.01")
+
+
+DIFFERENT = {
+    "model": ("net", "other"),
+    "weights": ("a" * 16, "b" * 16),
+    "data": ("shapes-c (generated)", "cifar10-c"),
+    "domains": (("fog@5", "snow@5"), ("fog@3", "snow@3")),
+    "images": (80, 160),
+    "batch_size": (64, 16),
+    "reset": ("never", "domain"),
+    "device": ("cpu", "cuda"),
+}
+
+
+@pytest.mark.parametrize("setting", DIFFERENT)
+def test_runs_that_differ_in_a_setting_never_share_a_table(setting):
+    first, second = DIFFERENT[setting]
+    results = [made(method, **{setting: value}) for method in ("source", "find") for value in (first, second)]
+    tables = compare(results)
+    assert len(tables) == 2
+    assert [len(table.rows) for table in tables] == [2, 2]
+    field = setting.replace("_", " ")
+    said = [table.shared[field] for table in tables]
+    assert said[0] != said[1]
+    for table in tables:
+        assert f"{field} {table.shared[field]}" in table.caption
+
+
+@pytest.mark.parametrize("setting", DIFFERENT)
+def test_mixed_tables_say_in_every_row_what_differs(setting):
+    first, second = DIFFERENT[setting]
+    results = [
+        made(method, accuracy, **{setting: value})
+        for method, accuracy, value in [("source", 10, first), ("find", 20, first), ("find", 5, second)]
+    ]
+    table = one(results, mix=True)
+    field = setting.replace("_", " ")
+    assert field in table.row_titles
+    assert field not in table.shared
+    assert len(table.rows) == 3
+    assert len(set(table.rows)) == 3
+    best = {row: cells[0].best for row, cells in zip(table.rows, table.cells, strict=True)}
+    assert sum(best.values()) == 1  # 20 is better than 10; the 5 of another setting has no rival
+    assert next(row for row, is_best in best.items() if is_best)[0] == "find"
+    assert "within its setting" in str(table)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["source", "tbn", "find"]),
+            st.sampled_from(["static", "crossmix"]),
+            st.integers(0, 2),
+            st.sampled_from(DIFFERENT["weights"]),
+            st.sampled_from(DIFFERENT["images"]),
+            st.sampled_from(DIFFERENT["domains"]),
+            st.sampled_from(DIFFERENT["batch_size"]),
+            st.sampled_from(DIFFERENT["reset"]),
+            st.sampled_from(["done", "failed"]),
+        ),
+        unique=True,
+        max_size=12,
+    ),
+    st.permutations(list(AXES)),
+    st.booleans(),
+)
+def test_every_run_stands_in_exactly_one_cell_that_says_all_about_it(drawn, axes, mix):
+    rows, columns = next(
+        (row, column) for row, column in itertools.combinations(axes, 2) if not set(AXES[row]) & set(AXES[column])
+    )
+    results = [
+        made(
+            method,
+            float(number),
+            stream=stream,
+            seed=seed,
+            weights=weights,
+            images=images,
+            domains=domains,
+            batch_size=batch_size,
+            reset=reset,
+            status=status,
+        )
+        for number, (method, stream, seed, weights, images, domains, batch_size, reset, status) in enumerate(drawn)
+    ]
+    # A run that was done and failed counts once, as done.
+    failed_only = {result.digest for result in results} - {r.digest for r in results if r.status == "done"}
+    found, failures = {}, 0
+    for table in compare(results, rows, columns, mix=mix):
+        assert len(set(table.rows)) == len(table.rows)
+        assert len(set(table.columns)) == len(table.columns)
+        for row, cells in zip(table.rows, table.cells, strict=True):
+            for title, cell in zip(table.columns, cells, strict=True):
+                failures += len(cell.failed) if cell else 0
+                for seed, value in (cell.values if cell else {}).items():
+                    assert seed in table.seeds
+                    said = {**table.shared, **dict(zip(table.row_titles[1:], row[1:], strict=True))}
+                    found[value] = (said, row[0], title)
+    assert failures == len(failed_only)
+    assert set(found) == {result.accuracy for result in results if result.status == "done"}
+    for result in results:
+        if result.status != "done":
+            continue
+        said, row, title = found[result.accuracy]
+        (words,) = settings([result])
+        assert row.startswith(words[rows.replace("-", " ")])
+        assert title.startswith(words[columns.replace("-", " ")])
+        for field, text in words.items():
+            assert said.get(field, text) == text
+            if field not in (*AXES[rows], *AXES[columns]):
+                assert field in said or not text
+
+
+def test_missing_seeds_are_said_and_do_not_compete():
+    results = [made("source", 40.0, seed=seed) for seed in range(3)]
+    results += [made("tbn", 30.0, seed=seed) for seed in range(3)]
+    results += [made("find", 90.0, seed=seed) for seed in (0, 2)]
+    table = one(results)
+    cells = column(table, "crossmix")
+    assert cells["source"].best
+    assert not cells["find"].best
+    assert "90.00 ±0.00 (2 of 3 seeds)" in str(table)
+    assert "source  40.00 ±0.00*" in str(table)
+
+
+def test_rows_with_the_same_number_of_other_seeds_are_both_incomplete():
+    table = one([made("source", seed=0), made("source", seed=1), made("find", seed=1), made("find", seed=2)])
+    assert str(table).count("(2 of 3 seeds)") == 2
+    assert not any(cell.best for cells in table.cells for cell in cells)
+
+
+def test_failed_runs_are_missing_seeds():
+    results = [made("source", seed=0), made("source", seed=1, status="failed"), made("tbn", status="failed")]
+    table = one([*results, unplanned()])
+    cells = column(table, "crossmix")
+    assert cells["source"].failed == (1,)
+    assert "50.00 (1 of 2 seeds)" in str(table)
+    assert "tbn     failed" in str(table)
+    assert math.isnan(cells["tbn"].mean)
+    assert "-" in str(one([made("source"), made("find", stream="static")])).splitlines()[-2]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_the_best_is_the_highest_accuracy_and_the_lowest_of_all_else(value):
+    def result(method, number):
+        numbers = {name: number for name in ("accuracy", "error", "nll", "brier", "ece")}
+        made_result = made(method, metrics=numbers, latency=number)
+        made_result.cost["peak_memory_mb"] = number
+        return made_result
+
+    cells = column(
+        one([result("source", 20.0), result("tbn", 10.0), result("find", 20.0)], value=value), "crossmix"
+    )
+    assert {name for name, cell in cells.items() if cell.best} == (
+        {"source", "find"} if value == "accuracy" else {"tbn"}
+    )
+
+
+def test_nothing_is_best_where_there_is_no_other():
+    for results in ([made("find")], [made("find", 50.0), made("tbn", 50.0)]):
+        table = one(results)
+        assert not any(cell.best for cells in table.cells for cell in cells)
+        assert "best" not in str(table)
+
+
+def test_nan_is_never_the_best():
+    results = [made("source", metrics={"nll": math.nan}), made("tbn", metrics={"nll": 3.0}), made("find")]
+    cells = column(one(results, value="nll"), "crossmix")
+    assert {name for name, cell in cells.items() if cell.best} == {"find"}
+
+
+def test_with_methods_as_columns_the_best_is_sought_in_rows():
+    results = [made("source", 10), made("find", 20), made("source", 90, stream="static")]
+    table = one(results, "stream", "method")
+    assert table.columns == ("source", "find")
+    assert [[cell and cell.best for cell in cells] for cells in table.cells] == [[False, None], [False, True]]
+    assert "best method of its row" in str(table)
+
+
+def test_any_setting_can_be_a_column():
+    results = [made(accuracy=number, batch_size=size) for number, size in ((10, 256), (20, 16), (30, 64))]
+    table = one(results, columns="batch-size")
+    assert table.columns == ("16", "64", "256")
+    assert "batch size" not in table.shared
+    assert table.shared["stream"] == "crossmix"
+
+
+def test_titles_that_would_be_alike_say_what_differs():
+    table = one([made(weights=weights) for weights in ("a" * 16, "b" * 16)], columns="model")
+    assert table.columns == ("net, weights aaaaaaaa", "net, weights bbbbbbbb")
+    severities = [tuple(f"{kind}@{level}" for kind in MAIN_CORRUPTIONS) for level in (3, 5)]
+    table = one([made(domains=domains) for domains in severities], columns="domains")
+    assert table.columns == ("the 15 corruptions at severity 3", "the 15 corruptions at severity 5")
+
+
+@pytest.mark.parametrize(
+    ("domains", "text"),
+    [
+        (("fog@5", "snow@5"), "fog, snow at severity 5"),
+        (("fog@1", "fog@2", "fog@3"), "fog at severities 1-3"),
+        (("fog@1", "fog@3"), "fog at severities 1, 3"),
+        (("clean", "fog@5"), "clean and fog at severity 5"),
+        (("fog@5", "snow@3"), "fog at severity 5 and snow at severity 3"),
+        (("sketch", "photo"), "sketch, photo"),
+    ],
+)
+def test_domains_in_words(domains, text):
+    assert settings([made(domains=domains)])[0]["domains"] == text
+
+
+def test_streams_of_one_name_that_differ_in_samples_are_columns_of_their_own():
+    old = made("source", 10, version="0.1.0", stream_version="old")
+    new = made("find", 20, version="0.2.0", stream_version="new")
+    table = one([old, new])
+    assert table.columns == ("crossmix, findtta 0.1.0", "crossmix, findtta 0.2.0")
+    assert column(table, "crossmix, findtta 0.1.0")["find"] is None
+    same_release = [made("source", 10, stream_version="a"), made("find", 20, stream_version="b")]
+    assert len(one(same_release).columns) == 2
+    assert all(title.startswith("crossmix, digest ") for title in one(same_release).columns)
+    assert len(compare([old, new], columns="batch-size")) == 2
+
+
+def test_the_same_run_with_other_versions_counts_once_and_the_newest_is_taken():
+    results = [made(accuracy=30, version="0.2.0", started=2e9), made(accuracy=10, version="0.1.0", started=1e9)]
+    results += [made(status="failed", version="0.3.0", started=3e9), made("tbn", version="0.1.0")]
+    table = one(results)
+    assert column(table, "crossmix")["find"].values == {0: 30}
+    assert "2 older or failed repetitions" in str(table)
+    assert "Runs were made with findtta 0.1.0 and 0.2.0." in str(table)
+
+
+def test_streams_that_do_not_show_each_image_once_say_so():
+    assert "Samples per run" not in str(one([made()]))
+    table = one([made(), made(stream="lifelong", samples=800)])
+    assert "Samples per run: lifelong 800." in str(table)
+
+
+def test_speed_says_where_it_was_measured():
+    assert "Measured on Linux x86_64, cpu, 1 thread, each run at another time" in str(
+        one([made()], value="latency")
+    )
+    assert "Measured" not in str(one([made()]))
+
+
+def test_a_table_as_plain_values():
+    numbers = (("source", 10, 0), ("source", 10, 1), ("find", 20, 0), ("find", 30, 1))
+    table = one([made(method, accuracy, seed=seed) for method, accuracy, seed in numbers])
+    values = json.loads(json.dumps(table.to_dict()))
+    assert values["columns"] == ["crossmix"]
+    assert values["seeds"] == [0, 1]
+    assert values["shared"]["images"] == "80"
+    assert values["rows"][1]["method"] == "find"
+    cell = values["rows"][1]["cells"]["crossmix"]
+    assert cell["mean"] == 25
+    assert cell["seeds"] == {"0": 20, "1": 30}
+    assert cell["best"]
+
+
+def test_nothing_gives_no_table():
+    assert compare([]) == []
+    assert compare([unplanned()]) == []
+
+
+@pytest.mark.parametrize("argument", ["rows", "columns", "value"])
+def test_unknown_names_are_refused(argument):
+    with pytest.raises(UnknownNameError, match=f"{argument} must be one of .*'metod'"):
+        compare([made()], **{argument: "metod"})
+
+
+@pytest.mark.parametrize(("rows", "columns"), [("method", "method"), ("data", "images")])
+def test_rows_and_columns_must_differ(rows, columns):
+    with pytest.raises(OptionError, match="must differ"):
+        compare([made()], rows, columns)
+
+
+def paths(value, path=()):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield (*path, key)
+            yield from paths(item, (*path, key))
+
+
+@pytest.mark.parametrize("path", [*paths(made().config), ("metrics", "nll"), ("cost", "latency_ms")], ids=str)
+def test_results_that_lack_something_are_refused_by_name_or_not_needed(path):
+    for replace in (True, False):
+        document = json.loads(made().to_json())
+        place = document if path[0] in ("metrics", "cost") else document["config"]
+        for key in path[:-1]:
+            place = place[key]
+        if replace:
+            place[path[-1]] = {"odd": []} if not isinstance(place[path[-1]], dict) else 7
+        else:
+            del place[path[-1]]
+        result = Result.from_json(json.dumps(document))
+        assert len(flat([result])) == 1
+        missing = what_is_missing(result)
+        if missing is None:
+            assert len(str(one([result]))) > 100
+        else:
+            assert path[-1] in missing
+            with pytest.raises(InputError, match=f"result '{result.digest}' cannot be compared"):
+                compare([result])
+
+
+def test_flat_rows_have_every_column_and_its_type():
+    rows = flat([made(accuracy=12.5, seed=3), made(status="failed"), unplanned()])
+    assert all(list(row) == list(FLAT_COLUMNS) for row in rows)
+    for row in rows:
+        for name, kind in FLAT_COLUMNS.items():
+            assert row[name] is None or type(row[name]) is kind, name
+    done, failed, early = rows
+    assert None not in {value for name, value in done.items() if not name.startswith(("failure", "collapse"))}
+    assert (done["accuracy"], done["error"], done["seed"]) == (12.5, 87.5, 3)
+    assert json.loads(done["options"]) == {"alpha": 0.8}
+    assert json.loads(done["domains"]) == ["fog@5", "snow@5"]
+    assert done["started"] == "2023-11-14T22:13:20+00:00"
+    assert (done["latency_p50_ms"], done["peak_memory_mb"], done["forward_passes"]) == (5.0, 300.0, 1)
+    assert failed["accuracy"] is None
+    assert failed["failure_message"] == "two\nlines"
+    assert failed["stream"] == "crossmix"
+    assert (early["method"], early["data"], early["failure_type"]) == ("find", "nowhere", "OptionError")
