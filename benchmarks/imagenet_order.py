@@ -1,9 +1,9 @@
 """Do corruptions at 224 px hurt a network in the order that is published?
 
-Takes photos (an npz with ``jpeg``, ``offsets`` and ``labels``, or any clean set that ``findtta.data.load`` opens) and a
-network, corrupts the photos with the ImageNet constants at severity 5, and compares the accuracies with those of
-torchvision's first ResNet-50, which the corruption benchmark's papers report: by their rank correlation, since
-weights and photos differ.
+Takes photos (an npz with ``jpeg``, ``offsets`` and ``labels``, or any set that ``findtta.data.load`` opens)
+and a network, corrupts the photos with the ImageNet constants at severity 5, and compares the accuracies with
+those of torchvision's first ResNet-50, which papers on the corruption benchmark report: by their rank correlation,
+since weights and photos differ.
 
     python benchmarks/imagenet_order.py --data photos.npz --model resnet50-caffe --weights resnet50.pt --images 60
 """
@@ -48,12 +48,12 @@ def main() -> None:
                 guesses = model(to_input(part.images(domain, rows))).argmax(1).numpy()
             right += int((guesses == labels[rows]).sum())
         accuracies[domain.partition("@")[0]] = 100 * right / len(labels)
-    print(render(("corruption", "ours", "published"), [(k, v, PUBLISHED.get(k)) for k, v in accuracies.items()]))
+    rows = [(name, accuracy, PUBLISHED.get(name)) for name, accuracy in accuracies.items()]
+    print(render(("corruption", "ours", "published"), rows))
     ours = np.array([accuracies[name] for name in PUBLISHED])
     published = np.array(list(PUBLISHED.values()))
-    print(
-        f"\nrank correlation {rank_correlation(ours, published):.2f}; mean {ours.mean():.1f}, {published.mean():.1f}"
-    )
+    correlation = rank_correlation(ours, published)
+    print(f"\nrank correlation {correlation:.2f}; mean {ours.mean():.1f}, {published.mean():.1f}")
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:

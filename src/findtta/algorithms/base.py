@@ -214,7 +214,7 @@ class Adapted(nn.Module):
 
     def export_problem(self) -> str | None:
         """Say why the model cannot be exported as a fixed graph, or return None if it can."""
-        return None if self.exportable else f"method {self.name!r} learns while it predicts, which no fixed graph does."
+        return None if self.exportable else f"method {self.name!r} learns as it predicts; no fixed graph does."
 
     def restore(self) -> nn.Module:
         """Take the adaptation out again, in place, and return the model as it was given."""

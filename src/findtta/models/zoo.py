@@ -152,8 +152,8 @@ def load(
         if card is None:
             raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
         return load(card.arch, weights=name)
+    _architecture(name)  # an unknown name is the likelier mistake
     if weights is None:
-        _architecture(name)  # an unknown name is the likelier mistake
         raise OptionError(
             f"weights: {name} is an architecture; give the weights to load, or one of {', '.join(SHIPPED)}, "
             "which bring their own."
