@@ -109,7 +109,7 @@ def test_a_wrong_architecture_is_told_in_words(state_file):
         load("resnet32", weights=state_file, num_classes=10)
     with pytest.raises(OptionError, match=r"fc.weight is \(10, 64\) where \(100, 64\) is expected"):
         load("resnet20", weights=state_file, num_classes=100)
-    with pytest.raises(OptionError, match=r"belong to no layer .*fc.bias"):
+    with pytest.raises(OptionError, match=r"14 belong to no layer \(layer2\.0\.downsample"):
         load("resnet26", weights=state_file, num_classes=10)
 
 
@@ -164,7 +164,7 @@ def test_a_whole_model_is_refused(model, tmp_path):
 
 
 def test_names_and_missing_arguments(tmp_path, state_file):
-    with pytest.raises(UnknownNameError, match="Did you mean 'resnet20'"):
+    with pytest.raises(UnknownNameError, match=r"Did you mean .*'resnet20'"):
         load("resnet21", weights=state_file)
     with pytest.raises(UnknownNameError, match="shapes-resnet26"):
         load("shapes-resnet2")
