@@ -48,8 +48,8 @@ def main() -> None:
                 guesses = model(to_input(part.images(domain, rows))).argmax(1).numpy()
             right += int((guesses == labels[rows]).sum())
         accuracies[domain.partition("@")[0]] = 100 * right / len(labels)
-    rows = [(name, accuracy, PUBLISHED.get(name)) for name, accuracy in accuracies.items()]
-    print(render(("corruption", "ours", "published"), rows))
+    lines = [(name, accuracy, PUBLISHED.get(name)) for name, accuracy in accuracies.items()]
+    print(render(("corruption", "ours", "published"), lines))
     ours = np.array([accuracies[name] for name in PUBLISHED])
     published = np.array(list(PUBLISHED.values()))
     correlation = rank_correlation(ours, published)

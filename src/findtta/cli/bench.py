@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     grid = Grid() if arguments.grid is None else find(arguments.grid)
     specs = expand(grid.changed(axes, settings_of(arguments)))
     planner, store = Planner(), Store(arguments.runs)
-    executor = _executor(arguments, planner)
+    executor = chosen_executor(arguments, planner)
     if not arguments.dry_run:
         store.require_writable()
     plan = _schedule_with_bar(specs, store, planner, arguments)
@@ -92,7 +92,8 @@ def _whole_number(name: str, text: str) -> int:
         ) from None
 
 
-def _executor(arguments: argparse.Namespace, planner: Planner) -> Executor:
+def chosen_executor(arguments: argparse.Namespace, planner: Planner) -> Executor:
+    """Return the executor that the command line asks for."""
     workers, threads = arguments.workers, arguments.threads
     kind = arguments.executor
     if kind is None:

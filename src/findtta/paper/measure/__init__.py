@@ -1,0 +1,1 @@
+"""Measurements that no run gives, taken by probes."""
