@@ -22,7 +22,7 @@ from findtta.registry import MethodInfo, methods
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("bench", "data", "models", "partitioners", "streams", "training")
+_PACKAGES = ("bench", "data", "models", "paper", "partitioners", "report", "streams", "training")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -5,6 +5,7 @@ Everything comes with the package: drawn shapes, their corruptions and a network
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ class Outcome:
             f"With few classes in a batch the difference to tbn is {over_batch['wild']:+.1f} points, "
             f"to the plain model {gain['wild']:+.1f}."
         )
-        return "\n".join((mixed, static, wild))
+        return "\n".join(textwrap.fill(sentence, 100) for sentence in (mixed, static, wild))
 
 
 def run(store: Store, *, seed: int = 0, images: int = IMAGES, progress: Progress | None = None) -> Outcome:

@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo and print what it shows."""
     from tqdm.auto import tqdm
 
-    from findtta import demo
+    from findtta import demo, report
     from findtta.bench.store import Store
 
     store = Store(arguments.runs)
@@ -47,5 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Per cent right (the plain model, source, has {outcome.source:.1f} on clean images; * is the best)\n")
     print(outcome.table())
     print(f"\n{outcome.sentences()}\n")
-    print(f"The results are in {arguments.runs}/ - see them with: findtta results --runs {arguments.runs}")
+    page = report.write(outcome.results.values(), arguments.runs / "report.html", title="findtta demo")
+    print(f"The results are in {arguments.runs}/, and as a page to open in a browser: {page}")
+    print(f"To list them: findtta results --runs {arguments.runs}")
     return 0

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 import findtta
-from findtta.cli import bench, data, demo, doctor, methods, models, paper, results, run, streams, train
+from findtta.cli import bench, data, demo, doctor, methods, models, paper, report, results, run, streams, train
 from findtta.errors import FindTTAError
 
-COMMANDS = (demo, run, bench, results, paper, methods, models, data, streams, train, doctor)
+COMMANDS = (demo, run, bench, results, report, paper, methods, models, data, streams, train, doctor)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -126,9 +126,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.show is not None:
         _show(store.find(arguments.show), as_json=arguments.json)
         return 0
-    entries, problems = _read(store)
-    _warn(problems)
-    chosen = _filtered(entries, arguments)
+    entries, problems = read_runs(store)
+    warn(problems)
+    chosen = filtered(entries, arguments)
     if not entries and not arguments.json and not arguments.export:
         _print(
             f"There are no results in {str(store.folder)!r}: 'findtta run' and 'findtta bench' make some, --runs "
@@ -145,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(store: Store) -> tuple[list[_Entry], list[str]]:
+def read_runs(store: Store) -> tuple[list[_Entry], list[str]]:
     """Return all results in the order in which their runs began, and what is wrong with the other files."""
     results, problems = [], []
     for result in store.all():
@@ -158,14 +158,15 @@ def _read(store: Store) -> tuple[list[_Entry], list[str]]:
     return sorted(entries, key=lambda entry: (entry.started, entry.result.digest)), [*store.problems, *problems]
 
 
-def _warn(problems: Sequence[str]) -> None:
+def warn(problems: Sequence[str]) -> None:
+    """Say on standard error which files could not be used."""
     if problems:
         print(f"findtta: {len(problems)} of the files hold no result that can be used:", file=sys.stderr)
         for problem in problems:
             print(f"  {problem}", file=sys.stderr)
 
 
-def _filtered(entries: Sequence[_Entry], arguments: argparse.Namespace) -> list[_Entry]:
+def filtered(entries: Sequence[_Entry], arguments: argparse.Namespace) -> list[_Entry]:
     """Return the runs that every filter lets through; a value that no run has at all is an error."""
     chosen = list(entries)
     for argument in ("method", "stream", "data", "model", "seed", "batch_size", "status"):
