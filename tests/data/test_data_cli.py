@@ -95,3 +95,10 @@ def test_a_subcommand_is_needed(capsys):
         run()
     assert ended.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
+
+
+def test_lists_take_commas_and_spaces():
+    from findtta.cli.lists import names
+
+    assert names(["fog,snow", "contrast"]) == ["fog", "snow", "contrast"]
+    assert names(None) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from findtta.cli.lists import names
 from findtta.data.dataset import EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, SEVERITIES
 
 #: The clean set that a corrupted one is made from unless another is named.
@@ -99,7 +100,7 @@ def _make(arguments: argparse.Namespace) -> int:
     sizes = {"image_size": arguments.image_size, "resize": arguments.resize}
     options = {name: value for name, value in sizes.items() if value is not None}
     clean = load_as_is(source, root=arguments.root, **options)
-    corruptions = arguments.corruptions or [*MAIN_CORRUPTIONS]
+    corruptions = names(arguments.corruptions) or [*MAIN_CORRUPTIONS]
     out = generate(
         arguments.name,
         clean,
@@ -146,7 +147,11 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         return 0
     sheet = contact_sheet(
-        dataset, arguments.domains, severity=arguments.severity, images=arguments.images, seed=arguments.seed
+        dataset,
+        names(arguments.domains),
+        severity=arguments.severity,
+        images=arguments.images,
+        seed=arguments.seed,
     )
     try:
         sheet.save(arguments.out)

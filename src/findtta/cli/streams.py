@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from findtta.cli.lists import names
 from findtta.data.dataset import DomainDataset
 from findtta.streams import SCENARIOS, Stream, make, parse, summarize
 from findtta.streams.drawing import ASCII, BLOCKS, can_show, draw, legend
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     shades = BLOCKS if can_show(BLOCKS, sys.stdout.encoding) else ASCII
     streams: list[Stream] = []
     for name, settings in wanted:
-        part = SCENARIOS[name].part(dataset, arguments.domains, arguments.severity, arguments.limit)
+        part = SCENARIOS[name].part(dataset, names(arguments.domains), arguments.severity, arguments.limit)
         stream = make(name, part, batch_size=arguments.batch_size, seed=arguments.seed, **settings)
         streams.append(stream)
         print(f"{_written(stream)}: {SCENARIOS[name].summary}")
