@@ -39,7 +39,7 @@ def save_figure(streams: Sequence[Stream], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    colours = _colours([domain for stream in streams for domain in stream.domains])
+    colours = domain_colours([domain for stream in streams for domain in stream.domains])
     legend_rows = -(-len(colours) // _LEGEND_COLUMNS)
     figure = Figure(figsize=(10, 1.65 * len(streams) + 0.25 * legend_rows + 0.6), layout="constrained")
     for panel, stream in zip(figure.subfigures(len(streams), 1, squeeze=False)[:, 0], streams, strict=True):
@@ -47,7 +47,7 @@ def save_figure(streams: Sequence[Stream], path: Path) -> None:
         shown = views(stream, _COLUMNS, _ZOOMED)
         axes = panel.subplots(1, len(shown), width_ratios=(2, 1)[: len(shown)], squeeze=False)[0]
         for axis, view in zip(axes, shown, strict=True):
-            _draw_view(axis, view, [colours[domain] for domain in stream.domains])
+            draw_view(axis, view, [colours[domain] for domain in stream.domains])
         axes[0].set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     figure.legend(
         handles=[Patch(color=colour, label=domain) for domain, colour in colours.items()],
@@ -62,7 +62,8 @@ def save_figure(streams: Sequence[Stream], path: Path) -> None:
         raise OptionError(f"the picture cannot be written to {str(path)!r}: {error.strerror}.") from error
 
 
-def _draw_view(axis: Axes, view: View, colours: Sequence[Colour]) -> None:
+def draw_view(axis: Axes, view: View, colours: Sequence[Colour]) -> None:
+    """Draw the share of every domain over the batches of one view of a stream."""
     from matplotlib.ticker import MaxNLocator
 
     tops = view.shares.cumsum(axis=1)
@@ -84,7 +85,7 @@ def _title(stream: Stream) -> str:
     return f"{stream.scenario}: {summary}" + (f" ({settings})" if settings else "")
 
 
-def _colours(domains: Sequence[str]) -> dict[str, Colour]:
+def domain_colours(domains: Sequence[str]) -> dict[str, Colour]:
     """Give every kind of domain a hue, and paler shades of it to its milder severities."""
     kinds = list(dict.fromkeys(split_domain(domain)[0] for domain in domains if domain != CLEAN))
     worst = max((split_domain(domain)[1] or 0 for domain in domains), default=0)
