@@ -152,11 +152,11 @@ def test_an_unwritable_picture_is_named(show, tmp_path):
 
 def test_every_domain_has_a_colour_of_its_own():
     pytest.importorskip("matplotlib")
-    from findtta.streams.figure import _colours
+    from findtta.streams.figure import domain_colours
 
-    colours = _colours(WHOLE.domains)
+    colours = domain_colours(WHOLE.domains)
     assert set(colours) == set(WHOLE.domains)
     assert len(set(colours.values())) == len(WHOLE.domains)
     assert all(0 <= part <= 1 for colour in colours.values() for part in colour)
     assert sum(colours["fog@1"]) > sum(colours["fog@5"])
-    assert len(set(_colours(["sketch", "photo", "clean"]).values())) == 3
+    assert len(set(domain_colours(["sketch", "photo", "clean"]).values())) == 3
