@@ -89,7 +89,7 @@ def test_paths_are_relative_to_the_file(write, tmp_path):
     path = write(
         """
         [grid]
-        data = ["shapes", "cifar10-c", "photos", "elsewhere", "/root/of/all"]
+        data = ["shapes", "cifar10-c", "photos", "elsewhere", "/absolute/folder"]
         models = [
           { model = "resnet20", weights = "weights/a.pt" },
           { model = "resnet20", weights = "/absolute/b.pt" },
@@ -107,7 +107,7 @@ def test_paths_are_relative_to_the_file(write, tmp_path):
         "cifar10-c",
         str(tmp_path / "photos"),
         "elsewhere",
-        "/root/of/all",
+        "/absolute/folder",
     ]
     assert [(spec.model, spec.weights) for spec in specs[:7]] == [
         ("resnet20", str(tmp_path / "weights" / "a.pt")),

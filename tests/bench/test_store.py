@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from made_results import made, unplanned
 
 from findtta.bench import Result
-from findtta.bench import store as store_module
 from findtta.bench.store import Store
 from findtta.errors import InputError, OptionError, UnknownNameError
 
@@ -181,7 +180,7 @@ def test_a_disk_that_is_full_leaves_the_old_result_and_no_rubbish(store, monkeyp
     def full(_handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OptionError, match="No space left on device"):
         store.put(made(accuracy=2.0))
     assert store.get(old.digest) == old

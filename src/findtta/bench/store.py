@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from findtta._files import UNFINISHED, whole_file
 from findtta.bench.result import Result
 from findtta.errors import InputError, OptionError, UnknownNameError
 
@@ -19,7 +20,6 @@ SHORTEST_PREFIX = 4
 
 _STALE_SECONDS = 3600.0
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_TEMPORARY = re.compile(r"\.[0-9A-Za-z_-]{1,64}\.[0-9a-f]{8}\.part")
 
 
 def default_folder() -> Path:
@@ -58,7 +58,7 @@ class Store:
         """Make the folder if need be, and raise ``OptionError`` unless results can be written into it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self._temporary("probe")
+            probe = self.folder / f".probe.{secrets.token_hex(4)}.part"
             probe.touch(exist_ok=False)
             probe.unlink()
         except OSError as error:
@@ -154,30 +154,20 @@ class Store:
         if not _DIGEST.fullmatch(result.digest):
             raise InputError(f"digest must be letters and digits, but is {result.digest!r}.")
         content = result.to_json().encode()
-        temporary = self._temporary(result.digest)
+        if result.status != "done" and self.is_done(result.digest):
+            return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if result.status != "done" and self.is_done(result.digest):
-                return False
-            temporary.replace(self._path(result.digest))
+            with whole_file(self._path(result.digest)) as partial:
+                partial.write_bytes(content)
             self._sync_folder()
         except OSError as error:
             raise self._unusable("a folder that can be written to", error) from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         self._problems.pop(f"{result.digest}.json", None)
         return True
 
     def _path(self, digest: str) -> Path:
         return self.folder / f"{digest}.json"
-
-    def _temporary(self, digest: str) -> Path:
-        return self.folder / f".{digest}.{secrets.token_hex(4)}.part"
 
     def _read(self, digest: str) -> Result | None:
         """Return a result, or None if there is none, with a note in ``problems`` if there should be one."""
@@ -214,7 +204,7 @@ class Store:
     def _remove_stale_files(self) -> None:
         """Remove what killed processes left; a young file may be one that is being written right now."""
         for path in self.folder.iterdir():
-            if _TEMPORARY.fullmatch(path.name):
+            if UNFINISHED.fullmatch(path.name):
                 with suppress(OSError):
                     if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                         path.unlink()

@@ -83,11 +83,13 @@ class Cell:
 
     Attributes:
         values: The number for each seed that is done.
+        digests: The run behind each of these numbers.
         failed: The seeds whose runs failed.
         best: Whether it is the best of the methods it can be compared with, on all seeds that any of them has.
     """
 
     values: Mapping[int, float]
+    digests: Mapping[int, str] = dataclasses.field(default_factory=dict)
     failed: tuple[int, ...] = ()
     best: bool = False
 
@@ -546,8 +548,12 @@ def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[_Run]], value: Value) -> d
 
 
 def _cell(runs: Sequence[_Run], value: Value) -> Cell:
-    done = {run.seed: float(value.read(run.result)) for run in runs if run.is_done}
-    return Cell(dict(sorted(done.items())), tuple(sorted(run.seed for run in runs if not run.is_done)))
+    done = sorted((run for run in runs if run.is_done), key=lambda run: run.seed)
+    return Cell(
+        values={run.seed: float(value.read(run.result)) for run in done},
+        digests={run.seed: run.result.digest for run in done},
+        failed=tuple(sorted(run.seed for run in runs if not run.is_done)),
+    )
 
 
 def _titles(keys: Iterable[tuple[Any, ...]], fields: Sequence[str]) -> dict[tuple[Any, ...], str]:

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from findtta._table import render
-from findtta.bench.executors import Executor, Processes, Ray, Serial, Task, usable_cores
+from findtta.bench.executors import Executor, Task
 from findtta.bench.grid import AXES, Grid, expand, find, presets, split_list
 from findtta.bench.plan import Planner
 from findtta.bench.result import Result
@@ -18,7 +18,8 @@ from findtta.bench.schedule import Schedule, carry_out, label, schedule
 from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
 from findtta.bench.tables import compare
-from findtta.cli.run import MODELS, add_settings, set_threads, settings_of
+from findtta.cli.execution import add_execution, chosen_executor
+from findtta.cli.run import MODELS, add_settings, settings_of
 from findtta.errors import OptionError
 
 _NUMBERS = ("batch_sizes", "seeds")
@@ -38,14 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lists.add_argument("--batch-sizes", metavar="N,...", help="samples per batch")
     add_settings(parser.add_argument_group("settings of all runs; they win over those of GRID"))
     how = parser.add_argument_group("how to run")
-    how.add_argument(
-        "--executor",
-        choices=("serial", "processes", "ray"),
-        help="one run after the other, several on this machine, or on a Ray cluster (default: by --workers)",
-    )
-    how.add_argument("--workers", type=int, metavar="N", help="how many runs at once")
-    how.add_argument("--ray-address", metavar="ADDRESS", help="of the Ray cluster (default: start one here)")
-    how.add_argument("--retry-failed", action="store_true", help="run again what failed the last time")
+    add_execution(how)
     how.add_argument("--dry-run", action="store_true", help="only say what would be run")
 
 
@@ -90,24 +84,6 @@ def _whole_number(name: str, text: str) -> int:
         raise OptionError(
             f"--{name.replace('_', '-')} must be whole numbers such as 0,1,2, but has {text!r}."
         ) from None
-
-
-def chosen_executor(arguments: argparse.Namespace, planner: Planner) -> Executor:
-    """Return the executor that the command line asks for."""
-    workers, threads = arguments.workers, arguments.threads
-    kind = arguments.executor
-    if kind is None:
-        kind = "ray" if arguments.ray_address else "serial" if workers in (None, 1) else "processes"
-    if arguments.ray_address and kind != "ray":
-        raise OptionError(f"--ray-address is for the executor 'ray', but --executor is {kind!r}.")
-    if kind == "ray":
-        return Ray(arguments.ray_address, workers, threads)
-    if kind == "processes":
-        return Processes(usable_cores() if workers is None else workers, threads)
-    if workers not in (None, 1):
-        raise OptionError(f"--workers: the executor 'serial' is one worker, but --workers is {workers}.")
-    set_threads(threads)
-    return Serial(planner)
 
 
 def _schedule_with_bar(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from findtta.bench.grid import split_list
+
 
 def names(values: Sequence[str] | None) -> list[str] | None:
     """Return the names in ``["fog,snow", "contrast"]`` one by one; None stays None."""
-    if values is None:
-        return None
-    return [name for value in values for name in value.split(",") if name]
+    return None if values is None else split_list(",".join(values))

@@ -21,7 +21,7 @@ from findtta.bench.plan import Planner
 from findtta.bench.schedule import label
 from findtta.bench.store import Store
 from findtta.cli.bench import INTERRUPTED
-from findtta.cli.bench import chosen_executor as chosen_executor
+from findtta.cli.execution import add_execution, chosen_executor
 from findtta.cli.run import MODELS
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
@@ -87,14 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to run")
     how.add_argument("--device", default="cpu", help="where models run (default: cpu)")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of a run (default: all there are)")
-    how.add_argument(
-        "--executor",
-        choices=("serial", "processes", "ray"),
-        help="one run after the other, several on this machine, or on a Ray cluster (default: by --workers)",
-    )
-    how.add_argument("--workers", type=int, metavar="N", help="how many runs at once")
-    how.add_argument("--ray-address", metavar="ADDRESS", help="of the Ray cluster (default: start one here)")
-    how.add_argument("--retry-failed", action="store_true", help="run again what failed the last time")
+    add_execution(how)
     how.add_argument("--dry-run", action="store_true", help="only say how much would be run")
     where = parser.add_argument_group("where")
     where.add_argument(

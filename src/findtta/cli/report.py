@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from findtta.bench.store import Store
-from findtta.cli.results import filtered, read_runs, warn
+from findtta.cli.stored import add_filters, filtered, read_runs, warn
 from findtta.errors import OptionError
 from findtta.report import write
 from findtta.report.against_paper import DATASETS
@@ -31,14 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(DATASETS),
         help="show the paper's numbers for this data beside runs on data that the paper does not have, too",
     )
-    filters = parser.add_argument_group("which runs; each may be repeated")
-    filters.add_argument("--method", action="append", metavar="NAME", help="such as find")
-    filters.add_argument("--stream", action="append", metavar="NAME", help="such as wild or wild:delta=0.01")
-    filters.add_argument("--data", action="append", metavar="NAME", help="such as shapes")
-    filters.add_argument("--model", action="append", metavar="NAME", help="such as shapes-resnet26")
-    filters.add_argument("--seed", action="append", type=int, metavar="N")
-    filters.add_argument("--batch-size", action="append", type=int, metavar="N")
-    filters.add_argument("--status", action="append", choices=("done", "failed"))
+    add_filters(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,14 +7,12 @@ import csv
 import importlib.util
 import json
 import math
-import os
-import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from findtta._files import whole_file
 from findtta._table import render
 from findtta.bench.result import Result
 from findtta.bench.store import Store
@@ -24,10 +22,9 @@ from findtta.bench.tables import (
     VALUES,
     compare,
     flat,
-    settings,
-    what_is_missing,
 )
-from findtta.errors import MissingExtraError, OptionError, UnknownNameError, close_matches
+from findtta.cli.stored import Entry, add_filters, filtered, read_runs, warn
+from findtta.errors import MissingExtraError, OptionError
 
 _SHORTEST_SHOWN = 8  # characters of a digest
 _COLUMNS = tuple(FLAT_COLUMNS)
@@ -51,14 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument("--failed", action="store_true", help="the errors of runs that failed")
     actions.add_argument("--export", type=Path, metavar="FILE", help="one row per run, as .csv or .parquet")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
-    filters = parser.add_argument_group("which runs; each may be repeated")
-    filters.add_argument("--method", action="append", metavar="NAME", help="such as find")
-    filters.add_argument("--stream", action="append", metavar="NAME", help="such as wild or wild:delta=0.01")
-    filters.add_argument("--data", action="append", metavar="NAME", help="such as shapes")
-    filters.add_argument("--model", action="append", metavar="NAME", help="such as shapes-resnet26")
-    filters.add_argument("--seed", action="append", type=int, metavar="N")
-    filters.add_argument("--batch-size", action="append", type=int, metavar="N")
-    filters.add_argument("--status", action="append", choices=("done", "failed"))
+    add_filters(parser)
     tables = parser.add_argument_group("with --compare")
     tables.add_argument("--value", choices=tuple(VALUES), help="what cells show (default: accuracy)")
     tables.add_argument("--rows", choices=tuple(AXES), help="default: method")
@@ -73,47 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is asked for."""
-    try:
-        code = _run(arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # The reader, perhaps 'head', has seen enough; what is still in the buffer must go somewhere at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A result and its fields in words."""
-
-    result: Result
-    words: Mapping[str, str]
-
-    @property
-    def seed(self) -> Any:
-        return self.result.config.get("seed", self.result.spec.get("seed"))
-
-    @property
-    def started(self) -> float:
-        return _number(self.result.environment.get("started")) or 0.0
-
-    def names(self, argument: str) -> set[Any]:
-        """Return the values with which a filter lets this run through."""
-        config, spec, word = self.result.config, self.result.spec, self.words.get(argument, "")
-        names = {
-            "method": (word, config.get("method", spec.get("method"))),
-            "stream": (word, word.partition(":")[0]),
-            "data": (word, word.removesuffix(" (generated)"), spec.get("data")),
-            "model": (word, spec.get("model")),
-            "seed": (self.seed,),
-            "batch_size": (config.get("stream", spec).get("batch_size"),),
-            "status": (self.result.status,),
-        }[argument]
-        return {name for name in names if isinstance(name, str | int)}
-
-
-def _run(arguments: argparse.Namespace) -> int:
     table_options = ("value", "rows", "columns", "mix")
     unused = [name for name in table_options if getattr(arguments, name) is not None and not arguments.compare]
     if unused:
@@ -145,47 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_runs(store: Store) -> tuple[list[_Entry], list[str]]:
-    """Return all results in the order in which their runs began, and what is wrong with the other files."""
-    results, problems = [], []
-    for result in store.all():
-        missing = what_is_missing(result)
-        if missing:
-            problems.append(f"{result.digest}.json: {missing}.")
-        else:
-            results.append(result)
-    entries = [_Entry(result, words) for result, words in zip(results, settings(results), strict=True)]
-    return sorted(entries, key=lambda entry: (entry.started, entry.result.digest)), [*store.problems, *problems]
-
-
-def warn(problems: Sequence[str]) -> None:
-    """Say on standard error which files could not be used."""
-    if problems:
-        print(f"findtta: {len(problems)} of the files hold no result that can be used:", file=sys.stderr)
-        for problem in problems:
-            print(f"  {problem}", file=sys.stderr)
-
-
-def filtered(entries: Sequence[_Entry], arguments: argparse.Namespace) -> list[_Entry]:
-    """Return the runs that every filter lets through; a value that no run has at all is an error."""
-    chosen = list(entries)
-    for argument in ("method", "stream", "data", "model", "seed", "batch_size", "status"):
-        wanted = set(getattr(arguments, argument) or ())
-        known = {name for entry in entries for name in entry.names(argument)}
-        missing = sorted(wanted - known) if argument != "status" and entries else []
-        if missing:
-            option = f"--{argument.replace('_', '-')}"
-            words = sorted(map(str, known))
-            raise UnknownNameError(
-                f"{option}: no run has {missing[0]!r}.{close_matches(str(missing[0]), words)} "
-                f"There are {', '.join(words[:20])}{', ...' * (len(words) > 20)}."
-            )
-        if wanted:
-            chosen = [entry for entry in chosen if wanted & entry.names(argument)]
-    return chosen
-
-
-def _list(entries: Sequence[_Entry], count: int, *, as_json: bool) -> None:
+def _list(entries: Sequence[Entry], count: int, *, as_json: bool) -> None:
     if as_json:
         _print_json(flat(entry.result for entry in entries))
         return
@@ -199,7 +108,7 @@ def _list(entries: Sequence[_Entry], count: int, *, as_json: bool) -> None:
     _print(f"\n{_counted(len(entries))}" + (f", {failed} of them failed (--failed shows why)" if failed else ""))
 
 
-def _list_row(entry: _Entry, length: int) -> tuple[object, ...]:
+def _list_row(entry: Entry, length: int) -> tuple[object, ...]:
     words, result = entry.words, entry.result
     is_done = result.status == "done"
     return (
@@ -225,7 +134,7 @@ def _telling_length(digests: Sequence[str]) -> int:
     return length
 
 
-def _list_failed(entries: Sequence[_Entry], *, as_json: bool) -> None:
+def _list_failed(entries: Sequence[Entry], *, as_json: bool) -> None:
     failed = [entry for entry in entries if entry.result.status == "failed"]
     if as_json:
         _print_json(flat(entry.result for entry in failed))
@@ -238,7 +147,7 @@ def _list_failed(entries: Sequence[_Entry], *, as_json: bool) -> None:
     _print(f"{_counted(len(failed))} failed." if failed else f"None of the {len(entries)} runs failed.")
 
 
-def _compare(entries: Sequence[_Entry], arguments: argparse.Namespace) -> None:
+def _compare(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:
     tables = compare(
         [entry.result for entry in entries],
         rows=arguments.rows or "method",
@@ -315,14 +224,11 @@ def _require_exportable(path: Path) -> None:
 def _export(results: Sequence[Result], path: Path) -> None:
     if not results:
         raise OptionError("--export: there is no run to export, so no file is written.")
-    partial = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
-        _WRITERS[path.suffix.lower()](flat(results), partial)
-        partial.replace(path)
+        with whole_file(path) as partial:
+            _WRITERS[path.suffix.lower()](flat(results), partial)
     except OSError as error:
         raise OptionError(f"--export: {str(path)!r} cannot be written ({error.strerror or error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
     _print(f"{_counted(len(results))} written to {path}")
 
 

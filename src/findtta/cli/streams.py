@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw the streams and print a summary of each."""
-    wanted = [parse(text) for text in arguments.stream]  # before anything slow
+    wanted = [parse(text) for text in names(arguments.stream) or ()]  # before anything slow
     dataset = _load(arguments.data)
     width = shutil.get_terminal_size().columns
     shades = BLOCKS if can_show(BLOCKS, sys.stdout.encoding) else ASCII

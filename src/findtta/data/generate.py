@@ -27,6 +27,7 @@ from PIL import Image
 from tqdm import tqdm
 
 import findtta
+from findtta._files import whole_file
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.dataset import (
     CLEAN,
@@ -297,9 +298,8 @@ def _flush(path: Path) -> None:
 
 
 def _replace_text(path: Path, text: str) -> None:
-    partial = path.with_suffix(".new")
-    partial.write_text(text)
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_text(text)
 
 
 class _Work:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from findtta._files import whole_file
 from findtta.errors import OptionError
 from findtta.models.card import ModelCard
 
@@ -61,14 +60,8 @@ def write_weights(path: str | Path, state: Mapping[str, Tensor], card: ModelCard
         is_weight = tensor.is_floating_point() and "running_" not in name
         stored[name] = tensor.detach().cpu().to(torch.float16 if half and is_weight else tensor.dtype).contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        save_file(stored, temporary, metadata={_CARD: card.to_json()})
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with whole_file(path) as partial:
+        save_file(stored, partial, metadata={_CARD: card.to_json()})
 
 
 def fit(net: nn.Module, state: State, *, arch: str, source: str) -> None:

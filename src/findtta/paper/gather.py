@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib
 import json
-import os
 import platform
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 import findtta
+from findtta._files import whole_file
 from findtta.bench.executors import Executor, Serial, Task, Watch, ignore
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
@@ -110,21 +108,14 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file that is whole or not there."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with whole_file(path) as partial:
+            partial.write_bytes(content)
     except OSError as error:
         raise OptionError(
             f"{str(path)!r} cannot be written ({error.strerror or error}): name another folder."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 class _Runs:

@@ -6,12 +6,12 @@ import base64
 import hashlib
 import importlib.resources
 import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 
 import findtta
+from findtta._files import whole_file
 from findtta.bench.result import Result
 from findtta.bench.tables import AXES
 from findtta.errors import InputError, OptionError
@@ -54,19 +54,14 @@ def write(
     """
     content = page(results, title=title, paper=paper).encode()
     target = Path(path)
-    partial = target.with_name(f".{secrets.token_hex(4)}.{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("xb") as file:
-            file.write(content)
-        partial.replace(target)
+        with whole_file(target) as partial:
+            partial.write_bytes(content)
     except OSError as error:
         raise OptionError(
             f"path must be a file that can be written, but {str(target)!r} is not ({error.strerror or error})."
         ) from error
-    finally:
-        if partial.exists():
-            partial.unlink()
     return target
 
 

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from findtta.bench.result import Result
-from findtta.bench.tables import AXES, FIELDS, VALUES, Cell, Table, compare, settings, what_is_missing
-
-#: What all runs of a setting share.
-HELD = tuple(field for field in FIELDS if field not in (*AXES["method"], *AXES["stream"]))
+from findtta.bench.tables import VALUES, Cell, Table, compare, settings, what_is_missing
 
 #: What the name of a setting says if it takes more than data and model to tell settings apart.
 _TELLING = ("domains", "images", "batch size", "reset", "device", "weights", "identity")
@@ -131,49 +128,26 @@ def collect(results: Iterable[Result]) -> Collection:
 
 def _settings(runs: Sequence[Run]) -> list[Setting]:
     by_value = {value: compare([run.result for run in runs], value=value) for value in VALUES}
-    candidates: dict[tuple[str, ...], list[Run]] = defaultdict(list)
-    for run in reversed(runs):  # the newest first: of repeated runs, tables show that one
-        if run.result.status == "done":
-            candidates[_held(run.words)].append(run)
+    by_digest = {run.result.digest: run.result for run in runs}
     titles = _titles([table.shared for table in by_value["accuracy"]])
     return [
         Setting(
             id=f"setting-{number}",
             title=titles[number - 1],
             tables=dict(zip(VALUES, tables, strict=True)),
-            runs=_behind(tables[0], candidates[_held(tables[0].shared)]),
+            runs=_behind(tables[0], by_digest),
         )
         for number, tables in enumerate(zip(*by_value.values(), strict=True), start=1)
     ]
 
 
-def _held(words: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(words.get(field, "") for field in HELD)
-
-
-def _behind(accuracies: Table, candidates: Sequence[Run]) -> dict[tuple[str, str], Sequence[Result]]:
-    """Find the runs behind the cells of a table of accuracies."""
-    by_method: dict[str, list[Run]] = defaultdict(list)
-    for run in candidates:
-        by_method[run.words["method"]].append(run)
-    found: dict[tuple[str, str], Sequence[Result]] = {}
-    for (method, *_), cells in zip(accuracies.rows, accuracies.cells, strict=True):
-        for stream, cell in zip(accuracies.columns, cells, strict=True):
-            own = [run for run in by_method[method] if _is_of(run, stream)]
-            of_seeds = [_with_value(own, seed, value) for seed, value in cell.values.items()] if cell else []
-            found[method, stream] = [run.result for run in of_seeds if run]
-    return found
-
-
-def _is_of(run: Run, column: str) -> bool:
-    """Return whether a run may stand in a column, whose title may go on to say which edition of a stream it is."""
-    stream = run.words["stream"]
-    return column == stream or column.startswith(f"{stream}, ")
-
-
-def _with_value(runs: Sequence[Run], seed: int, accuracy: float) -> Run | None:
-    """Return the run of a seed; its accuracy tells it from repetitions with other releases."""
-    return next((run for run in runs if run.seed == seed and run.result.accuracy == accuracy), None)
+def _behind(table: Table, by_digest: Mapping[str, Result]) -> dict[tuple[str, str], Sequence[Result]]:
+    """Return the runs behind the cells of a table."""
+    return {
+        (row[0], stream): [by_digest[digest] for digest in cell.digests.values()] if cell else []
+        for row, cells in zip(table.rows, table.cells, strict=True)
+        for stream, cell in zip(table.columns, cells, strict=True)
+    }
 
 
 def _titles(shared: Sequence[Mapping[str, str]]) -> list[str]:

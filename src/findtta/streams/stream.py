@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import secrets
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from findtta._files import whole_file
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError
 from findtta.streams.scenario import Ints
@@ -142,17 +142,13 @@ class Stream:
         path = Path(path)
         arrays = {name: getattr(self, name).astype("<i8") for name in _ARRAYS}
         header = json.dumps({"digest": self.digest, "stream": self._header().decode()})
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with partial.open("xb") as file:
+            with whole_file(path) as partial, partial.open("xb") as file:
                 np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **arrays)
-            partial.replace(path)
         except FileNotFoundError:
             raise OptionError(
                 f"path must be in a folder that exists, but {str(path.parent)!r} does not: make it first."
             ) from None
-        finally:
-            partial.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
+from findtta._files import whole_file
 from findtta.data.dataset import DomainDataset
 from findtta.errors import OptionError
 from findtta.models.card import Classifier
@@ -146,15 +146,14 @@ def _write_checkpoint(
     path: Path, identity: dict[str, Any], step: int, model: Classifier, optimizer: torch.optim.Optimizer
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     state = {
         "identity": identity,
         "step": step,
         "net": model.net.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
-    torch.save(state, temporary)
-    temporary.replace(path)  # a kill leaves the old checkpoint or the new one, never half of one
+    with whole_file(path) as partial:  # a kill leaves the old checkpoint or the new one, never half of one
+        torch.save(state, partial)
 
 
 def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: torch.optim.Optimizer) -> int:

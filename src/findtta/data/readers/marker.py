@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from findtta._files import whole_file
 from findtta.errors import InputError
 
 MARKER_FILE = "findtta.json"
@@ -61,10 +62,9 @@ def read_marker(folder: Path) -> Marker | None:
 def write_marker(folder: Path, marker: Marker) -> None:
     """Write the marker of a folder; a reader sees the old one or the new one, never a part."""
     path = folder / MARKER_FILE
-    partial = path.with_suffix(".json.partial")
     content = {"name": marker.name, "source": marker.source, **marker.details}
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _broken(path: Path, what: str) -> InputError:
