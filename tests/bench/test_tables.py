@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_results import made, unplanned
 
+from findtta.bench.complete import what_is_missing
+from findtta.bench.flat import FLAT_COLUMNS, flat
 from findtta.bench.result import Result
-from findtta.bench.tables import AXES, FLAT_COLUMNS, VALUES, compare, flat, settings, what_is_missing
+from findtta.bench.tables import VALUES, compare
+from findtta.bench.wording import AXES, settings
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import InputError, OptionError, UnknownNameError
 

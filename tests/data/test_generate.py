@@ -15,7 +15,8 @@ from PIL import Image
 
 from findtta.data import generate as generate_module
 from findtta.data.corrupted import CorruptedDataset
-from findtta.data.generate import WorkerError, generate
+from findtta.data.crew import WorkerError
+from findtta.data.generate import generate
 from findtta.data.open import load
 from findtta.data.readers import read
 from findtta.data.readers.marker import read_marker

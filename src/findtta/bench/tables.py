@@ -1,45 +1,28 @@
-"""Results side by side: comparison tables, and one flat row per run for other tools.
+"""Results side by side: comparison tables.
 
-Everything about a run but its seed is one of the ``FIELDS``. A table has one choice of them as rows and another
-as columns, and all its runs agree in the rest, which its caption says; so rows that cannot be compared never
-stand in one table. Cells are means over seeds.
+A table has one choice of ``FIELDS`` as rows and another as columns, and all its runs agree in the rest, which its
+caption says; so rows that cannot be compared never stand in one table. Cells are means over seeds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from findtta._table import render
 from findtta.bench.result import Result
-from findtta.data.dataset import MAIN_CORRUPTIONS, split_domain
-from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
-from findtta.registry import load_method, method_names
-from findtta.streams import SCENARIOS
-
-#: What can stand in rows or columns, and the fields that differ along with it.
-AXES: dict[str, tuple[str, ...]] = {
-    "method": ("method",),
-    "stream": ("stream", "edition"),
-    "model": ("model", "weights"),
-    "data": ("data", "domains", "images", "identity"),
-    "domains": ("domains", "images", "identity"),
-    "images": ("images", "identity"),
-    "batch-size": ("batch size",),
-    "reset": ("reset",),
-    "device": ("device",),
-}
-FIELDS = tuple(dict.fromkeys(field for fields in AXES.values() for field in fields))
+from findtta.bench.wording import AXES, FIELDS, NamedRun, Names, field_text, number_ranges
+from findtta.errors import OptionError, UnknownNameError, close_matches
 
 BEST = "*"
+
+
 _WIDTH = 100
 
 
@@ -172,7 +155,7 @@ class Table:
     def _seed_text(self) -> str:
         if len(self.seeds) == 1:
             return f"seed {self.seeds[0]}"
-        return f"mean ± standard deviation over seeds {_numbers(self.seeds)}"
+        return f"mean ± standard deviation over seeds {number_ranges(self.seeds)}"
 
 
 def compare(
@@ -203,292 +186,18 @@ def compare(
         _require_known(name, given, known)
     if set(AXES[rows]) & set(AXES[columns]):
         raise OptionError(f"rows and columns must differ in what they show, but are {rows!r} and {columns!r}.")
-    names = _Names()
+    names = Names()
     runs = names.runs(results)
     free = {*AXES[rows], *AXES[columns]}
     held = [field for field in FIELDS if field not in free]
-    groups: dict[tuple[Any, ...], list[_Run]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[NamedRun]] = defaultdict(list)
     for run in runs:
         groups[() if mix else run.key(held)].append(run)
     ordered = sorted(groups.values(), key=lambda group: names.order(held, group[0].key(held)))
     return [_table(names, group, (rows, columns, value), held) for group in ordered]
 
 
-def settings(results: Iterable[Result]) -> list[dict[str, str]]:
-    """Return the fields of each run in words, as tables show them; if it failed early, those asked for."""
-    names = _Names()
-    fields = [names.fields(result) if result.config else _asked_fields(result) for result in results]
-    return [{field: _text(field, value) for field, value in known.items()} for known in fields]
-
-
-def what_is_missing(result: Result) -> str | None:
-    """Return what keeps a result out of tables, such as metrics of another release, or None if nothing does."""
-    parts = ("config",) if result.status != "done" else ("config", "metrics", "cost")
-    if result.status != "done" and not result.config:
-        return None
-    for part in parts:
-        missing = _missing(getattr(result, part), _NEEDED[part], part)
-        if missing:
-            return missing
-    return None
-
-
-_NUMBER = (int, float)
-_NEEDED: dict[str, dict[str, Any]] = {
-    "config": {
-        "method": str,
-        "options": dict,
-        "model": {"name": str, "weights": str},
-        "data": {"name": str, "identity": str, "generated": bool, "domains": list, "images": int},
-        "stream": {"scenario": str, "settings": dict, "batch_size": int, "samples": int, "digest": str},
-        "seed": int,
-        "reset": str,
-        "device": str,
-        "versions": dict,
-    },
-    "metrics": dict.fromkeys(("accuracy", "error", "nll", "brier", "ece"), _NUMBER),
-    "cost": {"latency_ms": {"p50": _NUMBER}, "peak_memory_mb": _NUMBER},
-}
-
-
-def _missing(found: Any, needed: Any, path: str) -> str | None:
-    if isinstance(needed, dict):
-        if not isinstance(found, Mapping):
-            return f"{path} is no object"
-        inside = (
-            _missing(found[key], part, f"{path}.{key}") if key in found else f"{path}.{key} is missing"
-            for key, part in needed.items()
-        )
-        return next((problem for problem in inside if problem), None)
-    if needed is list:
-        is_right = isinstance(found, list | tuple) and all(isinstance(item, str) for item in found)
-    elif needed is dict:
-        is_right = isinstance(found, Mapping)
-    else:
-        is_right = isinstance(found, needed) and (needed is bool or not isinstance(found, bool))
-    return None if is_right else f"{path} is {found!r}"
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A result with its fields, as keys that can be compared."""
-
-    result: Result
-    fields: Mapping[str, Any]
-
-    @property
-    def seed(self) -> int:
-        return int(self.result.config["seed"])
-
-    @property
-    def is_done(self) -> bool:
-        return self.result.status == "done"
-
-    @property
-    def started(self) -> float:
-        started = self.result.environment.get("started")
-        return float(started) if isinstance(started, int | float) else 0.0
-
-    def key(self, fields: Iterable[str]) -> tuple[Any, ...]:
-        return tuple(self.fields[field] for field in fields)
-
-    @property
-    def contest(self) -> tuple[Any, ...]:
-        """All that runs of other methods must share to compete with this one."""
-        return self.key(field for field in FIELDS if field != "method")
-
-
-class _Names:
-    """What runs are called; the registries are looked at once."""
-
-    def __init__(self) -> None:
-        self._methods = method_names()
-        self._known_defaults: dict[str, Mapping[str, Any] | None] = {}
-
-    def runs(self, results: Iterable[Result]) -> list[_Run]:
-        """Return the results that can be placed in tables, with their fields."""
-        runs = []
-        for result in results:
-            missing = what_is_missing(result)
-            if missing:
-                raise InputError(f"the result {result.digest!r} cannot be compared: {missing}.")
-            if result.config:
-                runs.append(_Run(result, self.fields(result)))
-        editions = _editions(runs)
-        return [
-            _Run(run.result, {**run.fields, "edition": edition})
-            for run, edition in zip(runs, editions, strict=True)
-        ]
-
-    def fields(self, result: Result) -> dict[str, Any]:
-        """Return the fields of a run that was planned."""
-        config = result.config
-        data, stream, model = config["data"], config["stream"], config["model"]
-        says_so = "(generated)" in data["name"] or not data["generated"]
-        return {
-            "method": _with_options(config["method"], self._unusual_options(result)),
-            "stream": _with_settings(stream["scenario"], stream["settings"]),
-            "edition": "",
-            "model": model["name"],
-            "weights": model["weights"],
-            "data": data["name"] if says_so else f"{data['name']} (generated)",
-            "domains": tuple(data["domains"]),
-            "images": data["images"],
-            "identity": data["identity"],
-            "batch size": stream["batch_size"],
-            "reset": config["reset"],
-            "device": config["device"],
-        }
-
-    def order(self, fields: Sequence[str], key: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return where a key comes: as the registries have it, numbers by size, else by the alphabet."""
-        return tuple(self._order(field, value) for field, value in zip(fields, key, strict=True))
-
-    def _order(self, field: str, value: Any) -> tuple[Any, ...]:
-        if field == "method":
-            return _place(value.partition(" (")[0], self._methods), value
-        return (_place(value.partition(":")[0], list(SCENARIOS)), value) if field == "stream" else (value,)
-
-    def _unusual_options(self, result: Result) -> dict[str, Any]:
-        """Return the options that are not the method's defaults, without a seed that is just the run's."""
-        asked = result.spec.get("options")
-        asked = asked if isinstance(asked, Mapping) else {}
-        defaults = self._defaults(result.config["method"])
-        if defaults is None:  # a method of a package that is not installed here
-            return dict(asked)
-        return {
-            name: value
-            for name, value in _as_json_has_it(result.config["options"]).items()
-            if (name != "seed" or "seed" in asked) and (name not in defaults or value != defaults[name])
-        }
-
-    def _defaults(self, method: str) -> Mapping[str, Any] | None:
-        if method not in self._known_defaults:
-            self._known_defaults[method] = _option_defaults(method) if method in self._methods else None
-        return self._known_defaults[method]
-
-
-def _option_defaults(method: str) -> Mapping[str, Any] | None:
-    try:
-        options = dataclasses.fields(load_method(method).options_type)
-    except Exception:  # somebody else's broken package must not hide results
-        return None
-    return _as_json_has_it({field.name: field.default for field in options})
-
-
-def _as_json_has_it(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as they are after a result was stored, where a tuple is a list."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
-    return plain
-
-
-def _asked_fields(result: Result) -> dict[str, Any]:
-    """Return what a run that failed before it was planned had been asked to be."""
-    spec, options = result.spec, result.spec.get("options")
-    fields = {
-        "method": _with_options(str(spec.get("method")), options if isinstance(options, Mapping) else {}),
-        "stream": spec.get("stream"),
-        "model": spec.get("model"),
-        "data": spec.get("data"),
-        "batch size": spec.get("batch_size"),
-        "reset": spec.get("reset"),
-        "device": spec.get("device"),
-    }
-    return {field: value for field, value in fields.items() if value is not None}
-
-
-def _editions(runs: Sequence[_Run]) -> list[str]:
-    """Tell apart streams that have the same name, settings and seed, but not the same samples.
-
-    Releases may differ in the streams they make, in spite of equal settings. Where nothing differs, which is
-    the rule, the edition is empty.
-    """
-    held = [field for field in FIELDS if field != "method"]
-    digests: dict[tuple[Any, ...], set[str]] = defaultdict(set)
-    by_release: dict[tuple[Any, ...], set[str]] = defaultdict(set)
-    torn: set[tuple[Any, ...]] = set()
-    torn_within_release: set[tuple[Any, ...]] = set()
-    for run in runs:
-        column, digest, release = run.key(held), run.result.config["stream"]["digest"], _release(run)
-        digests[(*column, run.seed)].add(digest)
-        by_release[(*column, run.seed, release)].add(digest)
-        if len(digests[(*column, run.seed)]) > 1:
-            torn.add(column)
-        if len(by_release[(*column, run.seed, release)]) > 1:
-            torn_within_release.add(column)
-    editions = []
-    for run in runs:
-        column = run.key(held)
-        if column in torn_within_release:
-            editions.append(f"digest {run.result.config['stream']['digest'][:8]}")
-        else:
-            editions.append(f"findtta {_release(run)}" if column in torn else "")
-    return editions
-
-
-def _release(run: _Run) -> str:
-    return str(run.result.config["versions"].get("findtta", "unknown"))
-
-
-def _with_options(method: str, options: Mapping[str, Any]) -> str:
-    return f"{method} ({', '.join(_assignments(options))})" if options else method
-
-
-def _with_settings(scenario: str, settings: Mapping[str, Any]) -> str:
-    kind = SCENARIOS.get(scenario)
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)} if kind else {}
-    unusual = {name: value for name, value in settings.items() if name not in defaults or value != defaults[name]}
-    return f"{scenario}:{','.join(_assignments(unusual))}" if unusual else scenario
-
-
-def _assignments(values: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in sorted(values.items())
-    ]
-
-
-def _place(name: str, names: Sequence[str]) -> int:
-    return names.index(name) if name in names else len(names)
-
-
-def _text(field: str, value: Any) -> str:
-    """Return a value of a field in words."""
-    if field == "domains":
-        return _domains_text(value)
-    if field == "images":
-        return f"{value:,}"
-    return str(value)[:8] if field in ("weights", "identity") else str(value)
-
-
-def _domains_text(domains: Sequence[str]) -> str:
-    """Return which domains there are: the usual fifteen by their number, others by name."""
-    kinds: dict[int | None, list[str]] = defaultdict(list)
-    for domain in domains:
-        kind, severity = split_domain(domain)
-        kinds[severity].append(kind)
-    by_kinds: dict[tuple[str, ...], list[int | None]] = defaultdict(list)
-    for severity, names in kinds.items():
-        by_kinds[tuple(names)].append(severity)
-    return " and ".join(_kinds_text(names, severities) for names, severities in by_kinds.items())
-
-
-def _kinds_text(names: tuple[str, ...], severities: Sequence[int | None]) -> str:
-    text = f"the {len(names)} corruptions" if names == MAIN_CORRUPTIONS else ", ".join(names)
-    levels = sorted(level for level in severities if level is not None)
-    if not levels:
-        return text
-    return f"{text} at {'severity' if len(levels) == 1 else 'severities'} {_numbers(levels)}"
-
-
-def _numbers(values: Sequence[int]) -> str:
-    """Write whole numbers in order, a run of three or more as first-last."""
-    if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
-        return f"{values[0]}-{values[-1]}"
-    return ", ".join(map(str, values))
-
-
-def _table(names: _Names, runs: Sequence[_Run], asked: tuple[str, str, str], held: Sequence[str]) -> Table:
+def _table(names: Names, runs: Sequence[NamedRun], asked: tuple[str, str, str], held: Sequence[str]) -> Table:
     rows, columns, value = asked
     differing = [field for field in held if len({run.fields[field] for run in runs}) > 1]
     row_fields, column_fields = (*AXES[rows], *differing), AXES[columns]
@@ -496,7 +205,7 @@ def _table(names: _Names, runs: Sequence[_Run], asked: tuple[str, str, str], hel
     kept, replaced = _newest(runs)
     row_keys = sorted({run.key(row_fields) for run in kept}, key=lambda key: names.order(row_fields, key))
     column_keys = sorted({run.key(column_fields) for run in kept}, key=lambda key: names.order(column_fields, key))
-    by_cell: dict[tuple[Any, Any], list[_Run]] = defaultdict(list)
+    by_cell: dict[tuple[Any, Any], list[NamedRun]] = defaultdict(list)
     for run in kept:
         by_cell[run.key(row_fields), run.key(column_fields)].append(run)
     cells = _cells(by_cell, VALUES[value])
@@ -507,26 +216,26 @@ def _table(names: _Names, runs: Sequence[_Run], asked: tuple[str, str, str], hel
         shared=_shared(runs, [field for field in held if field not in differing]),
         row_titles=(rows.replace("-", " "), *differing),
         columns=tuple(column_titles[key] for key in column_keys),
-        rows=tuple((row_titles[key[:own]], *map(_text, differing, key[own:])) for key in row_keys),
+        rows=tuple((row_titles[key[:own]], *map(field_text, differing, key[own:])) for key in row_keys),
         cells=tuple(tuple(cells.get((row, column)) for column in column_keys) for row in row_keys),
         seeds=tuple(sorted({run.seed for run in kept})),
         notes=tuple(_notes(kept, replaced, VALUES[value])),
     )
 
 
-def _newest(runs: Sequence[_Run]) -> tuple[list[_Run], int]:
+def _newest(runs: Sequence[NamedRun]) -> tuple[list[NamedRun], int]:
     """Keep one run for each setting, method and seed: one that is done rather than failed, then the newest.
 
     Releases of findtta, torch or numpy make the same run another one, and counting it twice would pass it off as
     a second seed.
     """
-    kept: dict[tuple[Any, ...], _Run] = {}
+    kept: dict[tuple[Any, ...], NamedRun] = {}
     for run in sorted(runs, key=lambda run: (run.is_done, run.started, run.result.digest)):
         kept[(*run.key(FIELDS), run.seed)] = run
     return list(kept.values()), len(runs) - len(kept)
 
 
-def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[_Run]], value: Value) -> dict[tuple[Any, Any], Cell]:
+def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[NamedRun]], value: Value) -> dict[tuple[Any, Any], Cell]:
     """Make the cells and mark the best of those that compete, if there are others among them.
 
     A mean over other seeds is one over other streams, so a cell that lacks a seed of its rivals does not compete.
@@ -547,7 +256,7 @@ def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[_Run]], value: Value) -> d
     return cells
 
 
-def _cell(runs: Sequence[_Run], value: Value) -> Cell:
+def _cell(runs: Sequence[NamedRun], value: Value) -> Cell:
     done = sorted((run for run in runs if run.is_done), key=lambda run: run.seed)
     return Cell(
         values={run.seed: float(value.read(run.result)) for run in done},
@@ -558,11 +267,11 @@ def _cell(runs: Sequence[_Run], value: Value) -> Cell:
 
 def _titles(keys: Iterable[tuple[Any, ...]], fields: Sequence[str]) -> dict[tuple[Any, ...], str]:
     """Return a title for each key: the first field in words, and as many of the others as tell keys apart."""
-    titles = {key: _text(fields[0], key[0]) for key in keys}
+    titles = {key: field_text(fields[0], key[0]) for key in keys}
     for index, field in enumerate(fields[1:], 1):
         shown = list(titles.values())
         titles = {
-            key: f"{title}, {field} {_text(field, key[index])}".replace(", edition ", ", ")
+            key: f"{title}, {field} {field_text(field, key[index])}".replace(", edition ", ", ")
             if shown.count(title) > 1 and key[index] != ""
             else title
             for key, title in titles.items()
@@ -570,11 +279,11 @@ def _titles(keys: Iterable[tuple[Any, ...]], fields: Sequence[str]) -> dict[tupl
     return titles
 
 
-def _shared(runs: Sequence[_Run], fields: Sequence[str]) -> dict[str, str]:
-    return {field: text for field in fields if (text := _text(field, runs[0].fields[field]))}
+def _shared(runs: Sequence[NamedRun], fields: Sequence[str]) -> dict[str, str]:
+    return {field: text for field in fields if (text := field_text(field, runs[0].fields[field]))}
 
 
-def _notes(runs: Sequence[_Run], replaced: int, value: Value) -> Iterable[str]:
+def _notes(runs: Sequence[NamedRun], replaced: int, value: Value) -> Iterable[str]:
     samples = _samples(runs)
     if samples:
         yield f"Samples per run: {', '.join(f'{stream} {count}' for stream, count in samples.items())}."
@@ -591,7 +300,7 @@ def _notes(runs: Sequence[_Run], replaced: int, value: Value) -> Iterable[str]:
         )
 
 
-def _samples(runs: Sequence[_Run]) -> dict[str, str]:
+def _samples(runs: Sequence[NamedRun]) -> dict[str, str]:
     """Return how many samples the streams have that do not show every image once."""
     counts: dict[str, set[int]] = defaultdict(set)
     for run in runs:
@@ -646,94 +355,3 @@ def _require_known(argument: str, name: str, known: Iterable[str]) -> None:
         raise UnknownNameError(
             f"{argument} must be one of {', '.join(known)}, but got {name!r}.{close_matches(name, known)}"
         )
-
-
-#: The columns of :func:`flat`, each with the type of its values; any of them may be None.
-FLAT_COLUMNS: dict[str, type] = {
-    "digest": str, "status": str,
-    "method": str, "options": str,
-    "model": str, "weights": str,
-    "data": str, "data_identity": str, "generated": bool, "domains": str, "images": int,
-    "stream": str, "stream_settings": str, "stream_digest": str, "batch_size": int, "batches": int,
-    "seed": int, "reset": str, "device": str,
-    "samples": int, "accuracy": float, "error": float, "mean_domain_accuracy": float,
-    "nll": float, "brier": float, "ece": float, "not_finite": int,
-    "latency_p50_ms": float, "latency_p95_ms": float, "latency_mean_ms": float, "images_per_second": float,
-    "peak_memory_mb": float, "forward_passes": int, "backward_passes": int,
-    "collapse_batch": int, "collapse_reason": str,
-    "failure_type": str, "failure_message": str,
-    "started": str, "seconds": float, "threads": int, "system": str,
-    "findtta": str, "torch": str, "numpy": str, "python": str,
-}  # fmt: skip
-
-
-def flat(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return one flat row per run, with a value or None for each of ``FLAT_COLUMNS``.
-
-    Args:
-        results: What runs gave, done or failed.
-
-    Returns:
-        The rows; options and settings are JSON texts, the time of the start is ISO 8601 in UTC.
-    """
-    return [_flat_row(result) for result in results]
-
-
-def _flat_row(result: Result) -> dict[str, Any]:
-    config, spec, environment = result.config, result.spec, result.environment
-    model, data, stream = (_mapping(config.get(part)) for part in ("model", "data", "stream"))
-    latency, collapse, failure = map(_mapping, (result.cost.get("latency_ms"), result.collapse, result.error))
-    row = {
-        "digest": result.digest,
-        "status": result.status,
-        "method": config.get("method", spec.get("method")),
-        "options": _json(config.get("options", spec.get("options"))),
-        "model": model.get("name", spec.get("model")),
-        "weights": model.get("weights"),
-        "data": data.get("name", spec.get("data")),
-        "data_identity": data.get("identity"),
-        "generated": data.get("generated"),
-        "domains": _json(data.get("domains", spec.get("domains"))),
-        "images": data.get("images"),
-        "stream": stream.get("scenario", spec.get("stream")),
-        "stream_settings": _json(stream.get("settings")),
-        "stream_digest": stream.get("digest"),
-        "batch_size": stream.get("batch_size", spec.get("batch_size")),
-        "batches": stream.get("batches"),
-        "latency_p50_ms": latency.get("p50"),
-        "latency_p95_ms": latency.get("p95"),
-        "latency_mean_ms": latency.get("mean"),
-        "collapse_batch": collapse.get("batch"),
-        "collapse_reason": collapse.get("reason"),
-        "failure_type": failure.get("type"),
-        "failure_message": failure.get("message"),
-        "started": _iso_time(environment.get("started")),
-    }
-    row |= {name: config.get(name, spec.get(name)) for name in ("seed", "reset", "device")}
-    named = {**environment, **result.metrics, **result.cost}
-    return {
-        name: _typed(row[name] if name in row else named.get(name), kind) for name, kind in FLAT_COLUMNS.items()
-    }
-
-
-def _typed(value: Any, kind: type) -> Any:
-    """Return a value if it is of the kind that its column holds, else None."""
-    if isinstance(value, bool) and kind is not bool:
-        return None
-    if kind is float and isinstance(value, int):
-        return float(value)
-    return value if isinstance(value, kind) else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, sort_keys=True)
-
-
-def _iso_time(seconds: Any) -> str | None:
-    if not isinstance(seconds, int | float):
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -14,15 +14,11 @@ from typing import Any
 
 from findtta._files import whole_file
 from findtta._table import render
+from findtta.bench.flat import FLAT_COLUMNS, flat
 from findtta.bench.result import Result
 from findtta.bench.store import Store
-from findtta.bench.tables import (
-    AXES,
-    FLAT_COLUMNS,
-    VALUES,
-    compare,
-    flat,
-)
+from findtta.bench.tables import VALUES, compare
+from findtta.bench.wording import AXES
 from findtta.cli.stored import Entry, add_filters, filtered, read_runs, warn
 from findtta.errors import MissingExtraError, OptionError
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from findtta.bench.complete import what_is_missing
 from findtta.bench.result import Result
 from findtta.bench.store import Store
-from findtta.bench.tables import settings, what_is_missing
+from findtta.bench.wording import settings
 from findtta.errors import UnknownNameError, close_matches
 
 

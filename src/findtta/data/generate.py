@@ -9,26 +9,20 @@ how; so a run that is stopped, or killed, is continued by the same command.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import queue
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from PIL import Image
 from tqdm import tqdm
 
 import findtta
 from findtta._files import whole_file
 from findtta.data.corrupted import CorruptedDataset
+from findtta.data.crew import Block, Work, crew
 from findtta.data.dataset import (
     CLEAN,
     EXTRA_CORRUPTIONS,
@@ -41,32 +35,21 @@ from findtta.data.dataset import (
 from findtta.data.download import require_room
 from findtta.data.readers.cifar_c import LABELS_FILE
 from findtta.data.readers.marker import MARKER_FILE, Marker, read_marker, write_marker
-from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
+from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
 
 Layout = Literal["arrays", "folders"]
 
+
 JPEG_QUALITY = 85
+
+
 _FOLDERS_FROM = 128  # pixels; smaller images would suffer from JPEG and are small enough for arrays
+
+
 _ROWS_AT_ONCE = 250
+
+
 _CORRUPTIONS = (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS)
-
-
-class WorkerError(FindTTAError, RuntimeError):
-    """A process that made images has failed."""
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Rows of one domain, and the file or folder that their images go to."""
-
-    corruption: str
-    severity: int
-    start: int
-    stop: int
-    place: Path
-
-
-_Write = Callable[[CorruptedDataset, _Block], None]
 
 
 def generate(
@@ -108,7 +91,7 @@ def generate(
     ordered = sorted(set(severities))
     make = _make_array if chosen == "arrays" else _make_folders
     rows = len(clean.labels(CLEAN)) * len(corruptions) * len(ordered)
-    with tqdm(total=rows, disable=not progress, unit="image") as bar, _crew(dataset, workers) as work:
+    with tqdm(total=rows, disable=not progress, unit="image") as bar, crew(dataset, workers) as work:
         for corruption in corruptions:
             bar.set_description(corruption)
             make(out, dataset, corruption, ordered, work, bar)
@@ -183,7 +166,7 @@ def _record(out: Path, corruption: str, severities: Sequence[int]) -> None:
 
 
 def _make_array(
-    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], work: _Work, bar: Any
+    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], work: Work, bar: Any
 ) -> None:
     """Make or complete the file of a corruption; a block that a stopped run has finished is not made again."""
     count = len(dataset.labels(CLEAN))
@@ -229,7 +212,7 @@ def _continue(partial: Path, progress: Path, shape: tuple[int, ...]) -> list[int
         return None
 
 
-def _write_rows(dataset: CorruptedDataset, block: _Block) -> None:
+def _write_rows(dataset: CorruptedDataset, block: Block) -> None:
     array: Images = np.load(block.place, mmap_mode="r+", allow_pickle=False)
     first = (block.severity - 1) * (len(array) // len(SEVERITIES))
     array[first + block.start : first + block.stop] = _images(dataset, block)
@@ -244,7 +227,7 @@ def _write_labels(out: Path, dataset: CorruptedDataset) -> None:
 
 
 def _make_folders(
-    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], work: _Work, bar: Any
+    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], work: Work, bar: Any
 ) -> None:
     """Make the folders of a corruption; an image that a stopped run has written is not made again."""
     count = len(dataset.labels(CLEAN))
@@ -268,7 +251,7 @@ def class_folders(dataset: DomainDataset) -> tuple[str, ...]:
     return dataset.classes if plain else tuple(f"{label:04d}" for label in range(len(dataset.classes)))
 
 
-def _write_files(dataset: CorruptedDataset, block: _Block) -> None:
+def _write_files(dataset: CorruptedDataset, block: Block) -> None:
     names, labels = class_folders(dataset), dataset.labels(CLEAN)
     rows = np.arange(block.start, block.stop)
     files = [block.place / names[labels[row]] / f"{row:08d}.JPEG" for row in rows]
@@ -282,13 +265,11 @@ def _write_files(dataset: CorruptedDataset, block: _Block) -> None:
         partial.replace(files[position])
 
 
-def _blocks(corruption: str, severity: int, count: int, place: Path, rows: int = _ROWS_AT_ONCE) -> list[_Block]:
-    return [
-        _Block(corruption, severity, start, min(start + rows, count), place) for start in range(0, count, rows)
-    ]
+def _blocks(corruption: str, severity: int, count: int, place: Path, rows: int = _ROWS_AT_ONCE) -> list[Block]:
+    return [Block(corruption, severity, start, min(start + rows, count), place) for start in range(0, count, rows)]
 
 
-def _images(dataset: CorruptedDataset, block: _Block) -> Images:
+def _images(dataset: CorruptedDataset, block: Block) -> Images:
     return dataset.images(domain_name(block.corruption, block.severity), np.arange(block.start, block.stop))
 
 
@@ -300,103 +281,3 @@ def _flush(path: Path) -> None:
 def _replace_text(path: Path, text: str) -> None:
     with whole_file(path) as partial:
         partial.write_text(text)
-
-
-class _Work:
-    """Does blocks of work one after another in this process."""
-
-    def __init__(self, dataset: CorruptedDataset) -> None:
-        self.dataset = dataset
-
-    def __call__(self, write: _Write, blocks: Sequence[_Block], bar: Any) -> None:
-        for block in blocks:
-            write(self.dataset, block)
-            bar.update(block.stop - block.start)
-
-
-class _SharedWork(_Work):
-    """Hands blocks of work to other processes and waits for all of them."""
-
-    def __init__(self, dataset: CorruptedDataset, workers: int) -> None:
-        super().__init__(dataset)
-        # Forking a process that has threads (torch has) can hang the copy.
-        context = multiprocessing.get_context("spawn")
-        self.tasks: Any = context.Queue()
-        self.results: Any = context.Queue()
-        self.processes = [
-            context.Process(target=_worker, args=(dataset, self.tasks, self.results), daemon=True)
-            for _ in range(workers)
-        ]
-        with _ignoring_ctrl_c():
-            for process in self.processes:
-                process.start()
-
-    def __call__(self, write: _Write, blocks: Sequence[_Block], bar: Any) -> None:
-        for block in blocks:
-            self.tasks.put((write, block))
-        for _ in blocks:
-            count, error = self._result()
-            if error is not None:
-                raise WorkerError(f"A process that makes images has failed: {error}")
-            bar.update(count)
-
-    def _result(self) -> tuple[int, str | None]:
-        while True:
-            try:
-                result: tuple[int, str | None] = self.results.get(timeout=0.5)
-                return result
-            except queue.Empty:
-                ended = [process.exitcode for process in self.processes if not process.is_alive()]
-                if ended:
-                    raise WorkerError(
-                        f"A process that makes images has ended early, with code {ended[0]}; perhaps memory is "
-                        "short. Run the command again to continue, with fewer workers."
-                    ) from None
-
-    def stop(self) -> None:
-        for process in self.processes:
-            process.terminate()
-            process.join()
-        for channel in (self.tasks, self.results):
-            channel.close()
-            channel.cancel_join_thread()
-
-
-def _worker(dataset: CorruptedDataset, tasks: Any, results: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)  # the processes are the threads
-    while True:
-        write, block = tasks.get()
-        try:
-            write(dataset, block)
-            results.put((block.stop - block.start, None))
-        except Exception as error:
-            results.put((0, f"{type(error).__name__}: {error}"))
-
-
-@contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
-    """Let processes that are started now ignore Ctrl-C from their first moment on.
-
-    It reaches all processes of a terminal, and only the one that started the others should answer it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals can only be set in the main thread
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-
-
-@contextmanager
-def _crew(dataset: CorruptedDataset, workers: int) -> Iterator[_Work]:
-    if workers == 1:
-        yield _Work(dataset)
-        return
-    shared = _SharedWork(dataset, workers)
-    try:
-        yield shared
-    finally:
-        shared.stop()

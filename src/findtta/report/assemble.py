@@ -13,7 +13,7 @@ from string import Template
 import findtta
 from findtta._files import whole_file
 from findtta.bench.result import Result
-from findtta.bench.tables import AXES
+from findtta.bench.wording import AXES
 from findtta.errors import InputError, OptionError
 from findtta.report import blocks
 from findtta.report.against_paper import require_dataset

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from findtta.bench.complete import what_is_missing
 from findtta.bench.result import Result
-from findtta.bench.tables import VALUES, Cell, Table, compare, settings, what_is_missing
+from findtta.bench.tables import VALUES, Cell, Table, compare
+from findtta.bench.wording import settings
 
 #: What the name of a setting says if it takes more than data and model to tell settings apart.
 _TELLING = ("domains", "images", "batch size", "reset", "device", "weights", "identity")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from findtta.bench.tables import FLAT_COLUMNS, flat
+from findtta.bench.flat import FLAT_COLUMNS, flat
 from findtta.report import tables
 from findtta.report.collect import Collection, Run
 from findtta.report.markup import Markup, element
