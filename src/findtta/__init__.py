@@ -4,7 +4,7 @@ import importlib
 from types import ModuleType
 
 from findtta import functional
-from findtta.algorithms.base import Adapted, Cost, LayerReport, Options, Report, option
+from findtta.algorithms.base import Adapted, Cost, LayerReport, Report
 from findtta.api import adapt, unwrap
 from findtta.collapse import Collapse
 from findtta.doctor import Inspection, inspect
@@ -18,6 +18,7 @@ from findtta.errors import (
     UnsupportedModelError,
 )
 from findtta.layers import AdaptiveNorm
+from findtta.options import Options, option
 from findtta.registry import MethodInfo, methods
 
 __version__ = "0.1.0"

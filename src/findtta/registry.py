@@ -15,8 +15,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from findtta._table import render
-from findtta.algorithms.base import Adapted, Cost, Options
+from findtta.algorithms.base import Adapted, Cost
 from findtta.errors import FindTTAError, UnknownNameError, close_matches
+from findtta.options import Options
 
 ENTRY_POINT_GROUP = "findtta.methods"
 

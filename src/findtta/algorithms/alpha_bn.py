@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted, Options, option
+from findtta.algorithms.base import Adapted
 from findtta.functional import batch_moments, blend, instance_moments
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options, option
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.base import Cost
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
+from findtta.options import Options, option
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Options, option
 from findtta.algorithms.gradient import GradientAdapted, Snapshot
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.functional import softmax_entropy
+from findtta.options import Options, option
 
 KEPT_OF_AVERAGE = 0.9  # share of the average prediction that one batch leaves as it was
 IMAGENET_ENTROPY_MARGIN = 0.4 * math.log(1000)

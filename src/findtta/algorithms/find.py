@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted, Options, option
+from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
 from findtta.functional import blend, count_groups, group_moments, partition
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options, option
 from findtta.partitioners import Partitioner, make_partitioner
 
 Partition = Callable[[Tensor], Tensor]

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted, Options, option
+from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN, FIND, FINDOptions, Partition
 from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores, partition
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options, option
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted, Cost, Options
+from findtta.algorithms.base import Adapted, Cost
 from findtta.algorithms.presets import GradientOptions
 from findtta.algorithms.tbn import BatchStatisticsNorm
 from findtta.collapse import Collapse, CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options
 
 
 class Snapshot(nn.Module):

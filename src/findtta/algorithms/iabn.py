@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted, Options, option
+from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
 from findtta.functional import batch_moments, instance_aware_moments, instance_moments
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options, option
 
 BASES = ("source", "batch")
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.base import Cost
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.algorithms.iabn import (
     IABN,
@@ -29,6 +29,7 @@ from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import batch_moments
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options, option
 
 LOG_FLOOR = 1e-6
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from torch import nn
 
-from findtta.algorithms.base import Options, option
 from findtta.errors import OptionError
+from findtta.options import Options, option
 
 # Numbers of classes the authors published values for (CIFAR-10, CIFAR-100, ImageNet).
 PUBLISHED_CLASS_COUNTS = (10, 100, 1000)

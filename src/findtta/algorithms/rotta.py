@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.base import Cost
 from findtta.algorithms.memory import TimelyBank
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
 from findtta.functional import batch_moments
 from findtta.functional._precision import widen
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.options import Options, option
 
 LOG_FLOOR = 1e-6
 

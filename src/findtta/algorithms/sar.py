@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.base import Cost
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
+from findtta.options import Options, option
 
 KEPT_OF_AVERAGE = 0.9  # share of the average loss that one batch leaves as it was
 NORM_FLOOR = 1e-12  # a zero gradient climbs nowhere

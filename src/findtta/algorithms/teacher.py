@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.augment import augment, draw_augmentation
-from findtta.algorithms.base import Options, option
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.layers.surgery import adaptive_layers
+from findtta.options import Options, option
 
 
 @dataclass(frozen=True)

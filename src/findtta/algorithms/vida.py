@@ -25,10 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Cost, Options, option
+from findtta.algorithms.base import Cost
 from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
 from findtta.errors import OptionError, UnsupportedModelError
 from findtta.layers.rank_adapters import BranchScales, RankAdapted, add_branches, remove_branches
+from findtta.options import Options, option
 
 UNCERTAINTY_PER_VARIANCE = 0.1
 

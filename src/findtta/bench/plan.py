@@ -17,7 +17,6 @@ from torch import nn
 
 import findtta
 from findtta import streams
-from findtta.algorithms.base import Options
 from findtta.bench.spec import RunSpec
 from findtta.data.dataset import DomainDataset
 from findtta.data.open import load as load_data
@@ -25,6 +24,7 @@ from findtta.errors import InputError, OptionError
 from findtta.models import ARCHITECTURES, SHIPPED, Classifier, load, weights_digest
 from findtta.models.targets import load_model
 from findtta.models.weights import read_weights
+from findtta.options import Options
 from findtta.registry import build_options, load_method
 from findtta.streams import Stream
 

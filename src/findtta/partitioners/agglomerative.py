@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from findtta.algorithms.base import option
+from findtta.options import option
 from findtta.partitioners.host import (
     HostPartitioner,
     Labels,

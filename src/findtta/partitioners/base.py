@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from findtta.algorithms.base import Options
+from findtta.options import Options
 
 
 @dataclass(frozen=True)

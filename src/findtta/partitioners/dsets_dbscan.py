@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.algorithms.base import option
+from findtta.options import option
 from findtta.partitioners.host import NOISE, Labels, NoisyHostPartitioner, Points, distances
 
 BINS = 100

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from findtta.algorithms.base import option
 from findtta.errors import OptionError
+from findtta.options import option
 from findtta.partitioners.host import Labels, NoisyHostPartitioner, Points, distances, import_scikit_learn
 
 

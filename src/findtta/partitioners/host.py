@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from findtta.algorithms.base import option
 from findtta.errors import MissingExtraError
 from findtta.functional.partition import NORM_FLOOR
+from findtta.options import option
 from findtta.partitioners.base import Partitioner, is_usable, lowest_members, outside_graphs
 
 Points = NDArray[np.float64]

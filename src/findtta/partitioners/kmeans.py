@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from findtta.algorithms.base import option
 from findtta.errors import OptionError
+from findtta.options import option
 from findtta.partitioners.host import HostPartitioner, Labels, Points, import_scikit_learn
 
 LARGEST_SEED = 2**32 - 1  # of numpy's generator, which scikit-learn uses

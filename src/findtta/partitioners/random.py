@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from findtta.algorithms.base import option
 from findtta.functional import partition
+from findtta.options import option
 from findtta.partitioners.base import Partitioner, is_usable, outside_graphs
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.algorithms.base import option
+from findtta.options import option
 from findtta.partitioners.host import HostPartitioner, Labels, Points, connected_components, distances
 
 EPSILON = 1e-5  # keeps square roots away from 0

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from findtta.algorithms.base import option
 from findtta.data.dataset import SEVERITIES, DomainDataset, split_domain
 from findtta.errors import OptionError
+from findtta.options import option
 from findtta.streams.scenario import Order, Samples, Scenario, batch_sizes_within, serve, shuffled_rows
 
 

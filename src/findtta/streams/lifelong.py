@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from findtta.algorithms.base import option
+from findtta.options import option
 from findtta.streams.crossmix import mixed
 from findtta.streams.scenario import Order, Samples, Scenario, batch_sizes
 

@@ -13,9 +13,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from findtta.algorithms.base import option
 from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.errors import OptionError
+from findtta.options import option
 from findtta.streams.scenario import (
     Ints,
     Order,

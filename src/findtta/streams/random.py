@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from findtta.algorithms.base import option
+from findtta.options import option
 from findtta.streams.scenario import Ints, Order, Samples, Scenario, generator, serve, shuffled_rows
 from findtta.streams.shuffle import Shuffle
 

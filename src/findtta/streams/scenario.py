@@ -12,9 +12,9 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.algorithms.base import Options
 from findtta.data.dataset import DomainDataset
 from findtta.errors import OptionError
+from findtta.options import Options
 
 Ints = NDArray[np.int64]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from findtta.algorithms.base import option
 from findtta.errors import OptionError
+from findtta.options import option
 from findtta.streams.random import VARIANTS, Random
 from findtta.streams.scenario import Ints, Order, Samples, Scenario, generator, serve
 
