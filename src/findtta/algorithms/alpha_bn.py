@@ -40,6 +40,7 @@ class AlphaNorm(AdaptiveNorm):
 
     def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
         mean, variance = instance_moments(features)
+        self.observe(mean, variance)
         source_mean, source_variance = self.source_statistics(mean, variance)
         if self.alpha == 1:
             return source_mean, source_variance

@@ -52,6 +52,7 @@ class InstanceAwareNorm(AdaptiveNorm):
 
     def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
         mean, variance = instance_moments(features)
+        self.observe(mean, variance)
         positions = math.prod(features.shape[2:])
         base_mean, base_variance = self.base_statistics(mean, variance, positions)
         eps: float = self.norm.eps  # type: ignore[assignment]

@@ -46,6 +46,7 @@ class AdaptiveNorm(nn.Module):
         self.norm = norm
         self.permit: ReusePermit | None = None
         self.sole_reader = False  # whether nothing but this layer reads its input
+        self.observers: list[Callable[[Tensor, Tensor], None]] = []  # called with the moments of every batch
         super().train(False)
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +70,15 @@ class AdaptiveNorm(nn.Module):
         Returns:
             Mean and variance, as :meth:`statistics` gives them.
         """
-        return self.statistics(*instance_moments(features))
+        mean, variance = instance_moments(features)
+        self.observe(mean, variance)
+        return self.statistics(mean, variance)
+
+    def observe(self, mean: Tensor, variance: Tensor) -> None:
+        """Tell the observers the instance moments of the batch at hand."""
+        if not torch.compiler.is_compiling():
+            for observer in self.observers:
+                observer(mean, variance)
 
     def source_statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the statistics the original layer would use, ``(C,)`` each.
