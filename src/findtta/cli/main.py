@@ -8,10 +8,44 @@ import sys
 from collections.abc import Sequence
 
 import findtta
-from findtta.cli import bench, data, demo, doctor, methods, models, paper, report, results, run, streams, train
+from findtta.cli import (
+    bench,
+    data,
+    demo,
+    doctor,
+    export,
+    loadtest,
+    methods,
+    models,
+    paper,
+    predict,
+    report,
+    results,
+    run,
+    serve,
+    streams,
+    train,
+)
 from findtta.errors import FindTTAError
 
-COMMANDS = (demo, run, bench, results, report, paper, methods, models, data, streams, train, doctor)
+COMMANDS = (
+    demo,
+    run,
+    bench,
+    results,
+    report,
+    paper,
+    methods,
+    models,
+    data,
+    streams,
+    train,
+    doctor,
+    predict,
+    export,
+    serve,
+    loadtest,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

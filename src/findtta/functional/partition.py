@@ -11,20 +11,22 @@ import torch
 from torch import Tensor
 
 from findtta.functional._precision import widen
+from findtta.functional.moments import replace_nan
 
 NORM_FLOOR = 1e-12  # a zero vector gets similarity 0 to everything
 # Sums of two cosines lie in [-2, 2]. A sample prefers any other sample to itself, and itself to a
 # poisoned one, so a sample without a usable neighbour forms a group of its own.
 SELF, POISONED = -4.0, -5.0
 ROWS_AT_ONCE = 4096  # bounds the similarity table of very large batches
-TRACED_JUMPS = 24  # enough for batches of 2**24 when the batch size is symbolic
+TRACED_BATCH = 1 << 24  # the largest batch of a traced graph, whose batch size is symbolic
 
 
-def partition(features: Tensor) -> Tensor:
+def partition(features: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tensor:
     """Label the samples that share a first-neighbour component (LFD).
 
     Args:
         features: Feature map, ``(B, C, *spatial)``, or instance means, ``(B, C)``.
+        traced_batch: The largest batch that a traced graph has to serve; otherwise of no effect.
 
     Returns:
         Labels, int64 ``(B,)``: the index of one sample of the group, the same for all its members.
@@ -37,7 +39,7 @@ def partition(features: Tensor) -> Tensor:
     if not torch.compiler.is_compiling() and features.shape[0] == 0:
         return torch.zeros(0, dtype=torch.int64, device=features.device)
     descriptors = features.flatten(2).mean(2) if features.ndim > 2 else features
-    return components(first_neighbours(descriptors))
+    return components(first_neighbours(descriptors), traced_batch=traced_batch)
 
 
 def first_neighbours(descriptors: Tensor) -> Tensor:
@@ -58,7 +60,7 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
         # The product of a matrix with its transpose need not be symmetric to the last bit. Made so,
         # the walk along neighbours can only end in a pair that point at each other (ties included).
         similarity = similarity + similarity.T
-        similarity = _with_diagonal(similarity.nan_to_num(nan=POISONED), SELF)
+        similarity = _with_diagonal(replace_nan(similarity, POISONED), SELF)
         nearest: Tensor = similarity.argmax(1)
         return nearest
     neighbours = []
@@ -80,20 +82,21 @@ def _with_diagonal(table: Tensor, value: float) -> Tensor:
     return table.masked_fill(index[:, None] == index, value)
 
 
-def components(neighbours: Tensor) -> Tensor:
+def components(neighbours: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tensor:
     """Connected components of the graph with an edge from each node to its neighbour.
 
     Args:
         neighbours: One neighbour index per node, int64 ``(B,)``, in which every walk ends in a node
             that points at itself or in two that point at each other (as first neighbours do).
+        traced_batch: The largest batch that a traced graph has to serve; otherwise of no effect.
 
     Returns:
         Labels, int64 ``(B,)``: the lower index of the two nodes at the end of the walk.
     """
     # Pointer jumping: each round doubles the steps taken, so log2(B) rounds end every walk.
-    jumps = TRACED_JUMPS if torch.compiler.is_compiling() else max(0, neighbours.shape[0] - 1).bit_length()
+    batch = traced_batch if torch.compiler.is_compiling() else neighbours.shape[0]
     end = neighbours
-    for _ in range(jumps):
+    for _ in range(max(0, batch - 1).bit_length()):
         end = end.gather(0, end)
     return torch.minimum(end, neighbours.gather(0, end))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,36 @@ class ImageLimits:
                 raise OptionError(f"{name} must be at least 1, but is {getattr(self, name)}.")
 
 
+class _Silence:
+    """``warnings.catch_warnings`` for threads: the first one in silences warnings, the last one out restores them.
+
+    Filters belong to the whole process. Threads that each put back what they found would leave those of
+    another behind, and silence for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._caught = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_silence = _Silence()
+
+
 def decode_image(data: bytes, limits: ImageLimits | None = None) -> Pixels:
     """Read an image file as RGB.
 
@@ -72,17 +103,20 @@ def decode_image(data: bytes, limits: ImageLimits | None = None) -> Pixels:
             "too_many_bytes", f"image: {len(data):,} bytes, and at most {limits.max_bytes:,} are accepted."
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about size (checked here) and odd metadata (not used)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                _require_size(image, limits)
-                image.seek(0)
-                return np.asarray(_to_rgb(image), dtype=np.uint8).copy()
+        # Pillow warns about size, which is checked here, and about odd metadata, which is not used.
+        with _silence, Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _require_size(image, limits)
+            image.seek(0)
+            return np.asarray(_to_rgb(image), dtype=np.uint8).copy()
     except ImageError:
         raise
     except UnidentifiedImageError:
         raise ImageError(
             "not_an_image", f"image: these {len(data):,} bytes are no {', '.join(FORMATS)} file."
+        ) from None
+    except Image.DecompressionBombError:
+        raise ImageError(
+            "too_many_pixels", f"image: it has more than the {limits.max_pixels:,} pixels that are accepted."
         ) from None
     except MemoryError:
         raise ImageError("too_many_pixels", "image: it does not fit into memory.") from None
@@ -102,13 +136,22 @@ def _require_size(image: Image.Image, limits: ImageLimits) -> None:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     image.load()
-    image = ImageOps.exif_transpose(image)
+    image = _upright(image)
     if image.mode.startswith("I") or image.mode == "F":
         image = _to_eight_bits(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         on_white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(on_white, image.convert("RGBA"))
     return image.convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except MemoryError:
+        raise
+    except Exception:  # the note about rotation is broken, but the picture is whole
+        return image
 
 
 def _to_eight_bits(image: Image.Image) -> Image.Image:

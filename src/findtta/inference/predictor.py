@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,8 +82,10 @@ class Predictor:
         size: int | None = None,
         crop: float | None = None,
     ) -> None:
-        self.adapted = adapt(model.to(device), method, **(options or {}))
         self.device = torch.device(device)
+        if any(tensor.device != self.device for tensor in model.state_dict().values()):
+            model = copy.deepcopy(model).to(self.device)  # moving changes a network in place
+        self.adapted = adapt(model, method, **(options or {}))
         self.card = model.card
         self.labels = model.card.classes or tuple(str(index) for index in range(model.card.num_classes))
         size = size or usual_size(model)
@@ -104,7 +107,8 @@ class Predictor:
             empty = np.zeros((0, len(self.labels)), np.float32)
             return Predictions(empty, np.zeros(shape, np.int64), np.zeros(shape))
         self._watch.clear()
-        images = torch.from_numpy(np.ascontiguousarray(pictures)).to(self.device)
+        # Arrays that came from another process may be read-only, which torch warns about.
+        images = torch.from_numpy(np.require(pictures, requirements=("C", "W"))).to(self.device)
         logits = self.adapted(images.permute(0, 3, 1, 2).float().div_(255))
         return Predictions(
             torch.softmax(logits.float(), 1).cpu().numpy(),

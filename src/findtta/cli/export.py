@@ -1,0 +1,151 @@
+"""Write an adapted model as an ONNX or torch.export file, and check the file against the model."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from findtta.bench.grid import parse_assignments
+from findtta.cli.run import MODELS, set_threads
+from findtta.errors import OptionError
+
+COLD_START_BATCH = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``findtta export``."""
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write: .onnx or .pt2"
+    )
+    parser.add_argument(
+        "--model", default="shapes-resnet26", metavar="NAME", help=f"{MODELS} (default: %(default)s)"
+    )
+    parser.add_argument("--method", default="find", metavar="NAME", help="see 'findtta methods' (default: find)")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the method; may be repeated",
+    )
+    parser.add_argument("--weights", metavar="FILE", help="weights of an architecture")
+    parser.add_argument("--num-classes", type=int, metavar="N", help="if the weights have no card")
+    parser.add_argument("--normalization", metavar="NAME", help="of the input, if the weights have no card")
+    parser.add_argument(
+        "--image-size", type=int, metavar="N", help="side of the images (default: that of --data, or the model's)"
+    )
+    parser.add_argument(
+        "--data",
+        metavar="NAME|PATH",
+        help="a dataset: find-star runs its cold start on mixed batches of it, and the file is checked on it too",
+    )
+    parser.add_argument(
+        "--data-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the dataset"
+    )
+    parser.add_argument(
+        "--largest-batch", type=int, default=1024, metavar="N", help="that the file has to serve (default: 1024)"
+    )
+    parser.add_argument("--opset", type=int, metavar="N", help="version of the ONNX operators (default: 18)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all there are)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export, and print how file and model compare."""
+    import findtta
+    from findtta import export
+
+    output: Path = arguments.output
+    if output.suffix not in (".onnx", ".pt2"):
+        raise OptionError(f"--output must end in .onnx or .pt2, but is {str(output)!r}.")
+    if arguments.opset is not None and output.suffix != ".onnx":
+        raise OptionError(f"--opset is for .onnx files, but --output is {output.name!r}.")
+    set_threads(arguments.threads)
+    model = _load_model(arguments)
+    adapted = findtta.adapt(model, arguments.method, **parse_assignments("--option", arguments.option))
+    images = None
+    if arguments.data is not None:
+        cold_start = getattr(adapted.options, "cold_start", 0)
+        batches = _batches(arguments, cold_start + max(export.BATCH_SIZES) // COLD_START_BATCH + 1)
+        for batch in batches[:cold_start]:
+            adapted(batch)
+        images = torch.cat(batches[cold_start:] or batches)
+    size = _image_size(arguments, model, images)
+    example = torch.zeros(2, 3, size, size) if images is None else images[:2]
+    if output.suffix == ".pt2":
+        outcome = export.pt2(adapted, example, output, images=images, largest_batch=arguments.largest_batch)
+    else:
+        outcome = export.onnx(
+            adapted,
+            example,
+            output,
+            images=images,
+            largest_batch=arguments.largest_batch,
+            opset=arguments.opset or export.OPSET,
+        )
+    print(outcome)
+    described = export.describe(output)
+    form = "torch.export" if described.opset is None else f"ONNX opset {described.opset}"
+    print(
+        f"\n{output}: {described.method}, {form}, {output.stat().st_size / 1e6:.1f} MB, "
+        f"batches of 1 to {described.largest_batch} of {' x '.join(map(str, described.input_shape))}"
+    )
+    return 0
+
+
+def _load_model(arguments: argparse.Namespace) -> nn.Module:
+    from findtta.models import ARCHITECTURES, SHIPPED, load
+    from findtta.models.targets import load_model
+
+    name: str = arguments.model
+    is_named = name in SHIPPED or name in ARCHITECTURES or name.startswith("timm:") or ":" not in name
+    if is_named:
+        return load(
+            name,
+            weights=arguments.weights,
+            num_classes=arguments.num_classes,
+            normalization=arguments.normalization,
+        )
+    for option in ("num_classes", "normalization"):
+        if getattr(arguments, option) is not None:
+            raise OptionError(
+                f"--{option.replace('_', '-')}: {name} is your own model, which settles that itself."
+            )
+    return load_model(name, arguments.weights).eval()
+
+
+def _batches(arguments: argparse.Namespace, count: int) -> list[Tensor]:
+    """Return so many mixed batches of the dataset, or as many as it has."""
+    from findtta import streams
+    from findtta.data.open import load
+    from findtta.models.check import to_input
+
+    dataset = load(arguments.data, **parse_assignments("--data-option", arguments.data_option)).pick()
+    stream = streams.make("crossmix", dataset, batch_size=COLD_START_BATCH)
+    batches = []
+    for batch in itertools.islice(stream, count):
+        images, _ = dataset.batch(batch.domain_ids, batch.rows)
+        batches.append(to_input(images).contiguous())
+    return batches
+
+
+def _image_size(arguments: argparse.Namespace, model: nn.Module, images: Tensor | None) -> int:
+    from findtta.models import Classifier
+    from findtta.models.resnet_cifar import CifarResNet
+
+    if images is not None:
+        if arguments.image_size not in (None, images.shape[-1]):
+            raise OptionError(
+                f"--image-size is {arguments.image_size}, but the images of --data are of side {images.shape[-1]}."
+            )
+        return int(images.shape[-1])
+    if arguments.image_size is not None:
+        return int(arguments.image_size)
+    if isinstance(model, Classifier) and model.card.input_size is not None:
+        return model.card.input_size
+    if isinstance(model, Classifier) and isinstance(model.net, CifarResNet):
+        return 32
+    raise OptionError("--image-size must be given, since the model does not say it (such as --image-size 224).")

@@ -1,0 +1,24 @@
+"""Adapted models as files that run without this package: ONNX and torch.export."""
+
+from findtta.export.checking import BATCH_SIZES, BatchCheck, Check, check
+from findtta.export.description import Description, describe
+from findtta.export.files import OPSET, onnx, pt2
+from findtta.export.problems import ExportError
+from findtta.export.runtimes import Runtime, load
+from findtta.export.tracing import program
+
+__all__ = [
+    "BATCH_SIZES",
+    "OPSET",
+    "BatchCheck",
+    "Check",
+    "Description",
+    "ExportError",
+    "Runtime",
+    "check",
+    "describe",
+    "load",
+    "onnx",
+    "program",
+    "pt2",
+]

@@ -1,0 +1,183 @@
+"""Does an exported file do what the model does? Both run on the same batches."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from findtta._table import render
+from findtta.algorithms.base import Adapted
+from findtta.errors import InputError
+from findtta.export.problems import require_exportable
+from findtta.export.replay import replay
+from findtta.export.runtimes import Runtime, load
+
+BATCH_SIZES = (1, 2, 7, 64, 200)
+TOLERANCE = 1e-4
+#: Two cosines that differ by less are equal as far as float32 can tell.
+NEAR_TIE = 1e-6
+
+
+@dataclass(frozen=True)
+class BatchCheck:
+    """One batch, run by the file and by the model.
+
+    Attributes:
+        images: ``"random"`` or ``"given"``.
+        batch_size: How many.
+        difference: The largest difference of two logits, as a share of the largest logit (of at least 1).
+        labels_changed: How many samples got another label, other than by a tie of two logits.
+        near_ties: If the logits differ: how many samples, over all layers, have another first neighbour.
+        margin: How much less similar than the most similar those neighbours are at most (cosine, float64).
+        same_neighbours: The difference that is left when the model uses the file's first neighbours.
+    """
+
+    images: str
+    batch_size: int
+    difference: float
+    labels_changed: int
+    near_ties: int = 0
+    margin: float | None = None
+    same_neighbours: float | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether the logits are equal within the tolerance."""
+        return self.difference <= TOLERANCE and not self.labels_changed
+
+    @property
+    def traced_to_ties(self) -> bool:
+        """Whether near-ties of first neighbours explain all of a larger difference."""
+        return (
+            self.near_ties > 0
+            and self.margin is not None
+            and self.margin <= NEAR_TIE
+            and self.same_neighbours is not None
+            and self.same_neighbours <= TOLERANCE
+        )
+
+    @property
+    def verdict(self) -> str:
+        """``"equal"``, ``"equal but for near-ties"`` or ``"DIFFERENT"``."""
+        return "equal" if self.equal else "equal but for near-ties" if self.traced_to_ties else "DIFFERENT"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What came of checking a file; prints as a table."""
+
+    batches: tuple[BatchCheck, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file does what the model does, but for near-ties of first neighbours."""
+        return all(batch.equal or batch.traced_to_ties for batch in self.batches)
+
+    def __str__(self) -> str:
+        header = ("images", "batch", "difference", "labels changed", "near-ties", "same neighbours", "verdict")
+        rows = [
+            (
+                batch.images,
+                batch.batch_size,
+                f"{batch.difference:.1e}",
+                batch.labels_changed,
+                batch.near_ties,
+                None if batch.same_neighbours is None else f"{batch.same_neighbours:.1e}",
+                batch.verdict,
+            )
+            for batch in self.batches
+        ]
+        return render(header, rows)
+
+
+def check(
+    exported: str | Path | Runtime,
+    adapted: nn.Module,
+    images: Tensor | None = None,
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seed: int = 0,
+) -> Check:
+    """Compare an exported file with the model it was made from.
+
+    Args:
+        exported: The file, or what :func:`load` made of it.
+        adapted: The model; it is not changed.
+        images: Images as the model gets them, to compare on besides random ones; sizes that they do not fill
+            are left out.
+        batch_sizes: The sizes to compare at; sizes above the file's largest are left out.
+        seed: Of the random images.
+
+    Returns:
+        What was found; ``.passed`` says whether file and model agree.
+    """
+    runtime = exported if isinstance(exported, Runtime) else load(exported)
+    model = copy.deepcopy(require_exportable(adapted))
+    sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.largest_batch]
+    if not sizes:
+        raise InputError(
+            f"batch_sizes must name a size from 1 to {runtime.description.largest_batch}, but got {batch_sizes!r}."
+        )
+    shape = runtime.description.input_shape
+    if images is not None and tuple(images.shape[1:]) != shape:
+        raise InputError(
+            f"images must be of shape (batch, {', '.join(map(str, shape))}), but are {tuple(images.shape)}."
+        )
+    return Check(
+        tuple(compare(runtime, model, kind, batch) for kind, batch in _batches(sizes, shape, images, seed))
+    )
+
+
+def compare(runtime: Runtime, model: Adapted, kind: str, images: Tensor) -> BatchCheck:
+    """Run one batch in both, and trace a difference to near-ties if there is one."""
+    like = next((tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()), None)
+    batch = images.to(getattr(torch, runtime.description.dtype))
+    on_device = batch if like is None else batch.to(like.device)
+    expected = model(on_device).cpu()
+    got = torch.from_numpy(runtime(batch.numpy()))
+    difference, changed = difference_of(expected, got)
+    if difference <= TOLERANCE and not changed:
+        return BatchCheck(kind, len(batch), difference, changed)
+    logits, neighbours = runtime.watch(batch.numpy())
+    repeated = replay(model, on_device, neighbours)
+    if repeated is None or difference_of(got, torch.from_numpy(logits))[0] > TOLERANCE:
+        return BatchCheck(kind, len(batch), difference, changed)
+    left, _ = difference_of(repeated.logits.cpu(), got)
+    return BatchCheck(kind, len(batch), difference, changed, repeated.choices, repeated.margin, left)
+
+
+def difference_of(expected: Tensor, got: Tensor) -> tuple[float, int]:
+    """Return the largest relative difference of two tables of logits, and how many labels differ beyond a tie."""
+    expected, got = expected.double().flatten(1), got.double().flatten(1)
+    unlike = expected.isnan() != got.isnan()
+    if expected.shape != got.shape or bool(unlike.any()):
+        return math.inf, len(expected) if expected.shape != got.shape else int(unlike.any(1).sum())
+    expected, got = expected.nan_to_num(0.0), got.nan_to_num(0.0)
+    scale = max(1.0, float(expected.abs().max()))
+    gap = expected.amax(1) - expected.gather(1, got.argmax(1, keepdim=True))[:, 0]
+    return float((expected - got).abs().max()) / scale, int((gap > 2 * TOLERANCE * scale).sum())
+
+
+def random_images(count: int, shape: Sequence[int], seed: int) -> Tensor:
+    """Draw images that differ in colour, contrast and pattern, so that they are not all alike to a network."""
+    generator = torch.Generator().manual_seed(seed)
+    per_channel = (count, shape[0], *(1,) * (len(shape) - 1))
+    level = torch.rand(per_channel, generator=generator)
+    contrast = torch.rand((count, *(1,) * len(shape)), generator=generator)
+    return (level + contrast * (torch.rand((count, *shape), generator=generator) - 0.5)).clamp(0, 1)
+
+
+def _batches(
+    sizes: Sequence[int], shape: Sequence[int], images: Tensor | None, seed: int
+) -> Iterator[tuple[str, Tensor]]:
+    for size in sizes:
+        yield "random", random_images(size, shape, seed + size)
+    for size in sizes:
+        if images is not None and size <= len(images):
+            yield "given", images[:size]

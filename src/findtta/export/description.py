@@ -1,0 +1,160 @@
+"""What an exported file says about itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import findtta
+from findtta.algorithms.base import Adapted
+from findtta.errors import InputError
+from findtta.export.problems import import_extra
+from findtta.models.card import Classifier
+
+PREFIX = "findtta."  # of the keys in an ONNX file
+PT2_ENTRY = "findtta.json"
+SUFFIXES = (".onnx", ".pt2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What must be known to use an exported file.
+
+    Attributes:
+        method: The name of the method inside.
+        options: Its options.
+        input_shape: The shape of one sample, without the batch.
+        dtype: The type of the input's numbers.
+        largest_batch: The largest batch the graph serves.
+        labels: The names of the classes, where known.
+        mean: What the graph subtracts from the RGB channels, on the [0, 1] scale, where known.
+        std: What it divides them by then.
+        model: The name of the architecture, where known.
+        opset: The version of the ONNX operators; None in a ``.pt2`` file.
+        findtta: The version of this package that wrote the file.
+        torch: The version of torch that traced the model.
+        neighbours: The values of the graph that hold first neighbours, one per layer that makes groups.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    dtype: str
+    largest_batch: int
+    labels: tuple[str, ...] | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    model: str | None
+    opset: int | None
+    findtta: str
+    torch: str
+    neighbours: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        adapted: Adapted,
+        example: Tensor,
+        *,
+        largest_batch: int,
+        opset: int | None,
+        neighbours: tuple[str, ...],
+    ) -> Description:
+        """Describe the export of an adapted model."""
+        card = adapted.model.card if isinstance(adapted.model, Classifier) else None
+        return cls(
+            method=adapted.name,
+            options={name: _plain(value) for name, value in dataclasses.asdict(adapted.options).items()},
+            input_shape=tuple(example.shape[1:]),
+            dtype=str(example.dtype).removeprefix("torch."),
+            largest_batch=largest_batch,
+            labels=card.classes if card else None,
+            mean=card.mean if card else None,
+            std=card.std if card else None,
+            model=card.arch if card else None,
+            opset=opset,
+            findtta=findtta.__version__,
+            torch=torch.__version__.partition("+")[0],
+            neighbours=neighbours,
+        )
+
+    def to_json(self) -> dict[str, str]:
+        """Return every field as JSON, by its name."""
+        return {name: json.dumps(value) for name, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, str]) -> Description:
+        """Return the description that :meth:`to_json` wrote."""
+        fields = {field.name: json.loads(written[field.name]) for field in dataclasses.fields(cls)}
+        for name in ("input_shape", "labels", "mean", "std", "neighbours"):
+            fields[name] = None if fields[name] is None else tuple(fields[name])
+        return cls(**fields)
+
+
+def describe(path: str | Path) -> Description:
+    """Read what an exported file says about itself, without running it.
+
+    Args:
+        path: A ``.onnx`` or ``.pt2`` file written by this package.
+
+    Returns:
+        The method, its options, labels, normalisation, input size and versions.
+    """
+    path = existing_file(path)
+    written = _written_in_onnx(path) if path.suffix == ".onnx" else _written_in_pt2(path)
+    try:
+        return Description.from_json(written)
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"path {str(path)!r} holds no description, so this package did not write it: export the model with "
+            "findtta.export."
+        ) from error
+
+
+def existing_file(path: str | Path) -> Path:
+    """Return the path, or raise an error unless it is an existing file of a kind that can be exported."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"path must end in {' or '.join(SUFFIXES)}, but is {str(path)!r}.")
+    if not path.is_file():
+        raise InputError(f"path {str(path)!r} does not exist.")
+    return path
+
+
+def _written_in_onnx(path: Path) -> dict[str, str]:
+    onnx = import_extra("onnx")
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf has errors of its own
+        raise InputError(f"path {str(path)!r} cannot be read as ONNX: {error}") from error
+    return {
+        entry.key.removeprefix(PREFIX): entry.value
+        for entry in model.metadata_props
+        if entry.key.startswith(PREFIX)
+    }
+
+
+def _written_in_pt2(path: Path) -> dict[str, str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = next((name for name in archive.namelist() if name.endswith(f"/{PT2_ENTRY}")), None)
+            return {} if entry is None else json.loads(archive.read(entry))
+    except zipfile.BadZipFile as error:
+        raise InputError(f"path {str(path)!r} cannot be read as a .pt2 file: {error}.") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return an option as JSON can hold it; functions by their name, infinity as text."""
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return str(value)
+    return value

@@ -1,0 +1,129 @@
+"""From an adapted model to a fixed graph: ``torch.export`` with a free batch size."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from findtta.algorithms.base import Adapted
+from findtta.algorithms.find import FABN
+from findtta.algorithms.find_star import SelectiveFABN
+from findtta.errors import InputError, OptionError
+from findtta.export.problems import ExportError, first_line, require_exportable
+from findtta.functional import partition
+
+LARGEST_BATCH = 1024
+_GROUPING_LAYERS = {f"{layer.__module__}.{layer.__qualname__}" for layer in (FABN, SelectiveFABN)}
+
+
+def program(adapted: nn.Module, example: Tensor, *, largest_batch: int = LARGEST_BATCH) -> ExportedProgram:
+    """Trace an adapted model into a graph that serves every batch size.
+
+    Args:
+        adapted: What :func:`findtta.adapt` returned; it is copied, and never changed.
+        example: A batch as the model gets it. All its sizes but the first are fixed in the graph.
+        largest_batch: The largest batch the graph has to serve. Each doubling costs one small operation per
+            layer that makes groups.
+
+    Returns:
+        The program; ``.module()`` is called like the model.
+
+    Raises:
+        ExportError: If the method learns as it predicts, FIND* is still in its cold start, or torch cannot
+            trace the model.
+
+    Example:
+        >>> import torch, findtta
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        >>> traced = program(findtta.adapt(net), torch.randn(2, 3, 8, 8))
+        >>> traced.module()(torch.randn(5, 3, 8, 8)).shape
+        torch.Size([5, 4, 6, 6])
+    """
+    model = require_exportable(adapted)
+    if isinstance(largest_batch, bool) or not isinstance(largest_batch, int) or largest_batch < 2:
+        raise OptionError(f"largest_batch must be a whole number of at least 2, but got {largest_batch!r}.")
+    example = traceable_example(example)
+    copied = copy.deepcopy(model).requires_grad_(False)
+    _fit_jumps(copied, example, largest_batch)
+    try:
+        # Without gradients from the start, or all the graph would lie in a subgraph that turns them off.
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of torch, about itself
+            traced = torch.export.export(
+                _OneInput(copied),
+                (example,),
+                dynamic_shapes=({0: Dim("batch", min=1, max=largest_batch)},),
+                strict=False,
+            )
+    except Exception as error:  # whatever torch raises, there is no graph
+        raise ExportError(f"torch.export cannot trace the model: {first_line(error)}") from error
+    for node in traced.graph.nodes:
+        node.meta.pop("stack_trace", None)  # it would put the paths of this machine into the file
+    return traced
+
+
+def neighbour_nodes(traced: ExportedProgram) -> tuple[str, ...]:
+    """Return the names of the graph's values that hold first neighbours, in the order of the layers."""
+    return tuple(
+        node.name
+        for node in traced.graph.nodes
+        if node.target is torch.ops.aten.argmax.default and _is_inside_layer(node)
+    )
+
+
+def traceable_example(example: Tensor) -> Tensor:
+    """Return the example as a trace can use it: a batch of one would fix the batch size to one."""
+    if not isinstance(example, Tensor) or not example.is_floating_point() or example.ndim < 2 or not len(example):
+        got = (
+            f"{tuple(example.shape)} of {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
+        )
+        raise InputError(
+            f"example must be a batch as the model gets it, a float tensor of shape (batch, ...), but got {got}."
+        )
+    return example.detach() if len(example) > 1 else torch.cat([example.detach()] * 2)
+
+
+class _OneInput(nn.Module):
+    """Gives the graph's input a name, which an adapted model, taking any arguments, does not."""
+
+    def __init__(self, adapted: Adapted) -> None:
+        super().__init__()
+        self.adapted = adapted
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.adapted(images)
+        return logits
+
+
+def _fit_jumps(model: Adapted, example: Tensor, largest_batch: int) -> None:
+    """Let layers walk no longer than the largest batch requires; in place."""
+    rows: dict[FABN, int] = {}
+
+    def counting(layer: FABN, features: Tensor) -> Tensor:
+        rows[layer] = max(rows.get(layer, 0), len(features))
+        return partition(features)
+
+    layers = [layer for _, layer in model.layers() if isinstance(layer, FABN) and layer.partition is partition]
+    for layer in layers:
+        layer.partition = functools.partial(counting, layer)
+    outputs = model(example)
+    if not isinstance(outputs, Tensor):
+        raise ExportError(
+            f"the model must give one tensor to be exported, but gives a {type(outputs).__name__}: wrap it in a "
+            "module that returns the logits."
+        )
+    for layer in layers:
+        # A layer may see several rows per image, such as windows.
+        per_image = math.ceil(rows.get(layer, len(example)) / len(example))
+        layer.partition = functools.partial(partition, traced_batch=largest_batch * per_image)
+
+
+def _is_inside_layer(node: torch.fx.Node) -> bool:
+    # Entries are (path, name of the class); a model may use argmax for reasons of its own.
+    return any(kind in _GROUPING_LAYERS for _, kind in node.meta.get("nn_module_stack", {}).values())

@@ -1,0 +1,45 @@
+/** Talking to the server; whatever goes wrong becomes a Problem whose message can be shown. */
+
+const KEY = "findtta-api-key";
+
+export class Problem extends Error {
+  /**
+   * @param {string} message In words, for whoever looks at the page.
+   * @param {{status?: number, images?: {index: number, name: string, message: string}[]}} details
+   */
+  constructor(message, { status = 0, images = [] } = {}) {
+    super(message);
+    this.status = status;
+    this.images = images;
+  }
+
+  /** Whether the same request may well succeed a little later. */
+  get passing() {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
+}
+
+export function useKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+/** Ask for JSON; with a body it is a POST. */
+export async function ask(path, body) {
+  const key = sessionStorage.getItem(KEY);
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  if (body) headers["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+  } catch {
+    throw new Problem("The server cannot be reached. Is it still running?");
+  }
+  const content = await answer.json().catch(() => null);
+  if (!answer.ok) {
+    const error = content?.error ?? {};
+    const message = error.message ?? `The server answered with status ${answer.status}.`;
+    throw new Problem(message, { status: answer.status, images: error.images });
+  }
+  if (content === null) throw new Problem("The answer of the server is not JSON.", { status: answer.status });
+  return content;
+}

@@ -1,0 +1,91 @@
+"""The command that exports, and the page about it."""
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from findtta import export
+from findtta.cli import export as command
+from findtta.errors import OptionError, UnknownNameError
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
+COMMANDS = [line for block in re.findall(r"```bash-run\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+TINY_MODEL = '''
+import torch
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+        torch.nn.Conv2d(4, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4 * 28 * 28, 10),
+    )
+'''
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+@pytest.fixture
+def tiny_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.py").write_text(TINY_MODEL)
+    return "tiny.py:make"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_of_the_page_run(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program, name, *arguments = shlex.split(line, comments=True)
+    assert (program, name) == ("findtta", "export")
+    assert run(*arguments) == 0
+    (written,) = tmp_path.iterdir()
+    described = export.describe(written)
+    assert described.labels is not None
+    assert len(described.labels) == 10
+    assert described.mean == (0.5, 0.5, 0.5)
+    printed = capsys.readouterr().out
+    assert f"{written.name}: {described.method}" in printed
+    assert "DIFFERENT" not in printed
+
+
+def test_find_star_needs_data_and_takes_its_cold_start_from_it(tiny_file, capsys):
+    options = ("--model", tiny_file, "--method", "find-star", "--option", "cold_start=2", "-o", "star.onnx")
+    with pytest.raises(export.ExportError, match="--data NAME"):
+        run(*options, "--image-size", "32")
+    assert run(*options, "--data", "shapes", "--data-option", "count=40") == 0
+    assert "given" in capsys.readouterr().out
+    assert export.describe("star.onnx").options["cold_start"] == 2
+
+
+def test_own_model_as_a_program(tiny_file, capsys):
+    assert run("--model", tiny_file, "--method", "tbn", "--image-size", "32", "-o", "tbn.pt2") == 0
+    assert "torch.export" in capsys.readouterr().out
+    assert export.describe("tbn.pt2").input_shape == (3, 32, 32)
+
+
+def test_wrong_arguments(tiny_file, tmp_path):
+    with pytest.raises(OptionError, match=r"--output must end in \.onnx or \.pt2"):
+        run("-o", "model.pth")
+    with pytest.raises(OptionError, match=r"--opset is for \.onnx"):
+        run("-o", "model.pt2", "--opset", "18")
+    with pytest.raises(OptionError, match="--image-size must be given"):
+        run("--model", tiny_file, "-o", "model.onnx")
+    with pytest.raises(OptionError, match="--num-classes: tiny"):
+        run("--model", tiny_file, "--num-classes", "3", "-o", "model.onnx")
+    with pytest.raises(OptionError, match="--image-size is 64"):
+        run("--model", tiny_file, "--image-size", "64", "--data", "shapes", "--data-option", "count=20", "-o", "m.onnx")
+    with pytest.raises(UnknownNameError, match="shapes-resnet26"):
+        run("--model", "shapes-resnet", "-o", "model.onnx")
+    with pytest.raises(export.ExportError, match="learns as it predicts"):
+        run("--model", tiny_file, "--method", "tent", "--image-size", "32", "-o", "model.onnx")
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["tiny.py"]

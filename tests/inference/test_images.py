@@ -1,0 +1,256 @@
+import io
+import pickle
+import struct
+import threading
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from findtta.errors import OptionError
+from findtta.inference import ImageError, ImageLimits, Preparation, decode_image, read_array
+
+PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) * 4
+ROTATED = Image.Exif()
+ROTATED[274] = 6  # a camera held upright: the picture is to be turned by 90 degrees, clockwise
+
+
+def encoded(image: Image.Image | np.ndarray, format: str = "PNG", **options) -> bytes:
+    file = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, format, **options)
+    return file.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def claiming(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says it is so large."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")) + chunk(b"IEND", b"")
+    )
+
+
+def code_of(data: bytes, limits: ImageLimits | None = None) -> str:
+    with pytest.raises(ImageError, match=r"^image: ") as caught:
+        decode_image(data, limits)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("format", "options"), [("PNG", {}), ("BMP", {}), ("TIFF", {}), ("WEBP", {"lossless": True})]
+)
+def test_formats_without_loss_give_the_pixels_that_were_stored(format, options):
+    decoded = decode_image(encoded(PIXELS, format, **options))
+    assert decoded.dtype == np.uint8
+    assert np.array_equal(decoded, PIXELS)
+
+
+def test_jpeg_is_near_and_cmyk_becomes_rgb():
+    grey = np.full((16, 16, 3), 100, np.uint8)
+    assert np.abs(decode_image(encoded(grey, "JPEG", quality=95)).astype(int) - 100).max() <= 3
+    cmyk = decode_image(encoded(Image.new("CMYK", (3, 2), (0, 255, 255, 0)), "JPEG", quality=100))
+    assert cmyk.shape == (2, 3, 3)
+    assert np.abs(cmyk.astype(int) - [255, 0, 0]).max() <= 3
+
+
+def test_sixteen_bits_and_floats_become_eight_by_their_scale():
+    deep = np.array([[0, 257, 32768, 65535]], np.uint16)
+    assert decode_image(encoded(deep))[0, :, 0].tolist() == [0, 1, 128, 255]
+    for top in (1, 255, 65535):
+        floats = np.array([[0, 0.5 * top, top]], np.float32)
+        assert decode_image(encoded(floats, "TIFF"))[0, :, 1].tolist() == [0, 128, 255]
+    assert code_of(encoded(np.array([[np.nan]], np.float32), "TIFF")) == "not_finite"
+
+
+def test_grey_and_black_and_white_become_rgb():
+    assert decode_image(encoded(np.array([[7, 250]], np.uint8))).tolist() == [[[7] * 3, [250] * 3]]
+    assert decode_image(encoded(np.array([[True, False]]))).tolist() == [[[255] * 3, [0] * 3]]
+
+
+def test_what_is_transparent_is_laid_on_white():
+    colours = np.array([[[10, 20, 30, 0], [10, 20, 30, 255], [0, 0, 0, 51]]], np.uint8)
+    assert decode_image(encoded(colours)).tolist() == [[[255] * 3, [10, 20, 30], [204] * 3]]
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([255, 0, 0, 0, 255, 0])
+    palette.putpixel((1, 0), 1)
+    assert decode_image(encoded(palette, transparency=0)).tolist() == [[[255] * 3, [0, 255, 0]]]
+    assert decode_image(encoded(palette, transparency=b"\xff\x00")).tolist() == [[[255, 0, 0], [255] * 3]]
+
+
+def test_of_an_animation_the_first_frame_is_taken():
+    red, green = (Image.new("RGB", (3, 2), colour) for colour in ("red", "lime"))
+    for format in ("GIF", "WEBP"):
+        data = encoded(red, format, save_all=True, append_images=[green], lossless=True)
+        assert (decode_image(data) == [255, 0, 0]).all()
+
+
+def test_rotation_notes_of_cameras_are_followed():
+    assert np.array_equal(decode_image(encoded(PIXELS, exif=ROTATED)), np.rot90(PIXELS, -1))
+
+
+def test_a_broken_note_about_rotation_costs_nothing():
+    data = encoded(PIXELS, "WEBP", lossless=True, exif=b"\0\0\0")
+    assert np.array_equal(decode_image(data), PIXELS)
+
+
+def test_what_is_no_image_or_broken_is_refused_by_name():
+    assert code_of(b"") == "empty"
+    assert code_of(b"hello") == "not_an_image"
+    assert code_of(encoded(PIXELS, "PPM")) == "not_an_image"  # Pillow could, but nobody asked for it
+    for format in ("JPEG", "PNG", "WEBP"):
+        whole = encoded(np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8), format)
+        assert code_of(whole[: len(whole) // 2]) in ("broken", "not_an_image")
+
+
+def test_what_is_too_large_is_refused_before_it_is_unpacked():
+    data = encoded(PIXELS)
+    assert code_of(data, ImageLimits(max_bytes=len(data) - 1)) == "too_many_bytes"
+    assert code_of(data, ImageLimits(max_pixels=19)) == "too_many_pixels"
+    assert np.array_equal(decode_image(data, ImageLimits(len(data), 20)), PIXELS)
+    assert code_of(claiming(10_000, 9_000)) == "too_many_pixels"
+    assert code_of(claiming(20_000, 8_000)) == "too_many_pixels"  # where Pillow warns
+    assert code_of(claiming(100_000, 100_000)) == "too_many_pixels"  # where Pillow raises
+    with pytest.raises(OptionError, match="max_pixels must be at least 1, but is 0"):
+        ImageLimits(max_pixels=0)
+
+
+def outcome(data: bytes) -> str:
+    """Say what became of bytes that may be anything; errors of another kind go through."""
+    try:
+        decoded = decode_image(data, ImageLimits(max_pixels=10_000))
+    except ImageError as error:
+        return "refused" if error.code and str(error).startswith("image: ") else "unclear"
+    return "image" if decoded.dtype == np.uint8 and decoded.shape[2:] == (3,) else "odd"
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"II*\0"]))
+def test_arbitrary_bytes_raise_image_errors_only(data, start):
+    assert outcome(start + data) in ("image", "refused")
+
+
+@given(
+    st.sampled_from(["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"]),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6),
+)
+def test_damaged_images_raise_image_errors_only(format, changes):
+    data = bytearray(encoded(PIXELS, format))
+    for place, value in changes:
+        data[place % len(data)] = value
+    assert outcome(bytes(data)) in ("image", "refused")
+
+
+def test_threads_leave_the_filters_of_warnings_as_they_were():
+    warns = claiming(10_000, 9_000)  # between the two limits of Pillow
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        codes: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: codes.extend(code_of(warns) for _ in range(30))) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert codes == ["too_many_pixels"] * 120
+        assert warnings.filters == before
+
+
+def test_errors_survive_pickling():
+    error = pickle.loads(pickle.dumps(ImageError("empty", "image: nothing.")))
+    assert (error.code, str(error)) == ("empty", "image: nothing.")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0, 255]], [[[0] * 3, [255] * 3]]),
+        ([[[1, 2, 3]]], [[[1, 2, 3]]]),
+        (np.array([[0, 0.5, 1]], np.float32), [[[0] * 3, [128] * 3, [255] * 3]]),
+        (np.array([[200]], np.uint64), [[[200] * 3]]),
+        ([[0.0, 1]], [[[0] * 3, [255] * 3]]),
+    ],
+)
+def test_arrays_become_images(values, expected):
+    read = read_array(values)
+    assert read.dtype == np.uint8
+    assert read.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ([[1, 2], [3]], "not_an_array"),
+        ([["a"]], "not_an_array"),
+        ([[None]], "not_an_array"),
+        ([[True]], "not_an_array"),
+        ([[1j]], "not_an_array"),
+        ([[10**30]], "not_an_array"),
+        ({"a": 1}, "not_an_array"),
+        (np.ones((2, 2), np.longdouble), "not_an_array"),
+        (5, "wrong_shape"),
+        ([], "wrong_shape"),
+        (np.zeros((2, 2, 4), np.uint8), "wrong_shape"),
+        (np.zeros((0, 3, 3), np.uint8), "wrong_shape"),
+        ([[float("nan")]], "not_finite"),
+        ([[float("inf")]], "not_finite"),
+        ([[-1]], "out_of_range"),
+        ([[256]], "out_of_range"),
+        ([[1.5]], "out_of_range"),
+        (np.zeros((11, 10), np.uint8), "too_many_pixels"),
+    ],
+)
+def test_arrays_that_are_no_images_are_refused_by_name(values, code):
+    with pytest.raises(ImageError, match=r"^image: ") as caught:
+        read_array(values, ImageLimits(max_pixels=100))
+    assert caught.value.code == code
+
+
+def averaged(pixels: np.ndarray, size: int, crop: float) -> np.ndarray:
+    """The middle square, whose sides are a whole multiple of ``size`` pixels, by a plain average."""
+    height, width = pixels.shape[:2]
+    side = round(min(height, width) * crop)
+    top, left = (height - side) // 2, (width - side) // 2
+    step = side // size
+    out = np.empty((size, size, 3))
+    for i in range(size):
+        for j in range(size):
+            box = pixels[top + i * step : top + (i + 1) * step, left + j * step : left + (j + 1) * step]
+            out[i, j] = box.mean((0, 1))
+    return out
+
+
+@pytest.mark.parametrize(("shape", "crop"), [((24, 40), 1.0), ((40, 24), 1.0), ((32, 48), 0.75)])
+def test_preparation_takes_the_middle(shape, crop):
+    # A picture that is linear in both directions: every fair filter gives the value in the middle of its box.
+    rows, columns = np.indices(shape)
+    pixels = np.stack([2 * rows, 3 * columns, rows + columns], -1).astype(np.uint8)
+    prepared = Preparation(8, crop)(pixels)
+    difference = np.abs(prepared - averaged(pixels, 8, crop))[1:-1, 1:-1]
+    assert prepared.shape == (8, 8, 3)
+    assert difference.max() <= 1
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.floats(0.05, 1), st.integers(0, 255))
+def test_preparation_keeps_plain_pictures_plain(height, width, size, crop, value):
+    prepared = Preparation(size, crop)(np.full((height, width, 3), value, np.uint8))
+    assert prepared.shape == (size, size, 3)
+    assert (prepared == value).all()
+
+
+def test_preparation_leaves_pictures_of_the_right_size_alone():
+    pixels = np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)
+    assert Preparation(9, 0.5)(pixels) is pixels
+
+
+@pytest.mark.parametrize(("size", "crop"), [(0, 1.0), (8, 0.0), (8, 1.1), (8, float("nan"))])
+def test_preparation_refuses_what_makes_no_sense(size, crop):
+    with pytest.raises(OptionError, match="must be"):
+        Preparation(size, crop)

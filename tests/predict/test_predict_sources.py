@@ -1,0 +1,237 @@
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from photos import fill, png
+
+from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError
+from findtta.inference import ImageError, ImageLimits
+from findtta.predict.batches import read_file
+from findtta.predict.listing import Listing
+from findtta.predict.sources import open_source, shown
+
+
+def names(path: Path, **options) -> list[str]:
+    with open_source(path, **options) as source:
+        return [entry.name for entry in source.part(0, len(source)).entries()]
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def test_a_folder_is_listed_with_all_folders_in_it_by_name(tmp_path):
+    wanted = ["a b/z.png", "a b/ü.JPEG", "a.webp", "b/deep/er/1.tif", "b/same.png", "c/same.png", "日本.gif"]
+    touch(*(tmp_path / name for name in wanted))
+    touch(
+        tmp_path / "notes.txt", tmp_path / ".hidden.png", tmp_path / ".cache" / "thumb.png", tmp_path / "x.jpg.bak"
+    )
+    assert names(tmp_path) == wanted
+
+
+def test_links_are_followed_but_never_in_circles(tmp_path):
+    touch(tmp_path / "in" / "a" / "1.png", tmp_path / "elsewhere" / "2.png")
+    (tmp_path / "in" / "a" / "up").symlink_to(tmp_path / "in", target_is_directory=True)
+    (tmp_path / "in" / "b").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "in" / "c").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "in" / "self").symlink_to(tmp_path / "in" / "self")
+    (tmp_path / "in" / "self.png").symlink_to(tmp_path / "in" / "self.png")
+    (tmp_path / "in" / "nowhere.png").symlink_to(tmp_path / "gone.png")
+    # The folder that two links lead to is listed once; links to nowhere are to be reported as unreadable.
+    assert names(tmp_path / "in") == ["a/1.png", "b/2.png", "nowhere.png", "self.png"]
+
+
+def test_what_is_not_there_or_empty_is_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist; give a folder"):
+        open_source(tmp_path / "nothing")
+    with pytest.raises(InputError, match="has no image in it"):
+        open_source(tmp_path)
+    touch(tmp_path / "film.mp4")
+    with pytest.raises(OptionError, match=r"but is the file 'film.mp4'"):
+        open_source(tmp_path / "film.mp4")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(InputError, match="is empty"):
+        open_source(tmp_path / "empty.txt")
+
+
+def test_a_folder_that_may_not_be_listed_stops_the_run(tmp_path, monkeypatch):
+    touch(tmp_path / "a.png", tmp_path / "private" / "b.png")
+    listed = os.scandir
+
+    def refuse(path):
+        if Path(path).name == "private":
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(InputError, match=r"private' cannot be listed \(Permission denied\)"):
+        open_source(tmp_path)
+
+
+def test_files_that_cannot_be_read_say_why(tmp_path, monkeypatch):
+    limits = ImageLimits(max_bytes=10)
+    touch(tmp_path / "small.png")
+    assert read_file(tmp_path / "small.png", limits) == b"x"
+    (tmp_path / "large.png").write_bytes(b"x" * 11)
+    os.mkfifo(tmp_path / "pipe.png")  # reading it would wait for ever
+    (tmp_path / "folder.png").mkdir()
+    for name, code in (
+        ("large.png", "too_many_bytes"),
+        ("pipe.png", "not_a_file"),
+        ("folder.png", "not_a_file"),
+        ("gone.png", "unreadable"),
+        ("null\0byte.png", "unreadable"),
+    ):
+        with pytest.raises(ImageError, match=r"^image: ") as caught:
+            read_file(tmp_path / name, limits)
+        assert caught.value.code == code
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    with pytest.raises(ImageError, match="Permission denied"):
+        read_file(tmp_path / "small.png", limits)
+
+
+def test_a_list_names_files_relative_to_itself(tmp_path):
+    far = tmp_path / "far" / "a.png"
+    touch(far, tmp_path / "lists" / "b.png")
+    (tmp_path / "lists" / "mine.txt").write_text(f"b.png\r\n\n{far}\ngone.png\nb.png\n", encoding="utf-8")
+    with open_source(tmp_path / "lists" / "mine.txt") as source:
+        entries = list(source.part(0, 9).entries())
+        assert len(source) == 4
+        assert source.kind == "list"
+    assert [entry.row for entry in entries] == [0, 1, 2, 3]
+    assert [entry.content for entry in entries] == [
+        tmp_path / "lists" / "b.png",
+        far,
+        tmp_path / "lists" / "gone.png",
+        tmp_path / "lists" / "b.png",
+    ]
+
+
+def test_the_digest_follows_names_sizes_and_order(tmp_path):
+    def digest(folder):
+        with open_source(folder) as source:
+            return source.digest
+
+    fill(tmp_path / "one", 3)
+    fill(tmp_path / "two", 3)
+    same = digest(tmp_path / "one")
+    assert digest(tmp_path / "two") == same
+    (tmp_path / "two" / "0001.png").rename(tmp_path / "two" / "0009.png")
+    renamed = digest(tmp_path / "two")
+    (tmp_path / "one" / "0001.png").write_bytes(b"")
+    assert len({same, renamed, digest(tmp_path / "one")}) == 3
+
+
+@given(st.lists(st.text(max_size=8), max_size=700), st.integers(0, 700), st.integers(0, 700))
+def test_listings_give_back_any_names_by_position(texts, start, stop):
+    with Listing() as listing:
+        for text in texts:
+            listing.add(text, 0)
+        assert len(listing) == len(texts)
+        assert listing.names(start, stop) == texts[start:stop]
+
+
+def test_long_listings_leave_the_memory(monkeypatch):
+    monkeypatch.setattr("findtta.predict.listing._IN_MEMORY", 100)
+    with Listing() as listing:
+        for number in range(2000):
+            listing.add(f"line\n{number}", number)
+        assert listing._file._rolled
+        assert listing.names(1990, 5000) == [f"line\n{number}" for number in range(1990, 2000)]
+
+
+def test_names_that_are_no_text_can_be_written():
+    name = os.fsdecode(b"caf\xe9 \xc3\xa9.png")
+    assert shown(name) == "caf\\xe9 é.png"
+    assert shown(name).encode()
+
+
+@pytest.fixture
+def arrow():
+    pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    return pyarrow
+
+
+def test_columns_of_bytes_of_paths_and_of_both(arrow, tmp_path):
+    touch(tmp_path / "a.png")
+    image = png(0)
+    both = [
+        {"bytes": image, "path": "x/1.png"},
+        {"bytes": None, "path": "a.png"},
+        {"bytes": image, "path": None},
+        None,
+    ]
+    columns = {"image": both, "raw": [image, None, b"", image], "file": ["a.png", "b.png", None, "a.png"]}
+    path = tmp_path / "data.parquet"
+    arrow.parquet.write_table(arrow.table({**columns, "label": [1, 2, 3, 4]}), path)
+
+    def contents(column):
+        with open_source(path, column) as source:
+            return [(entry.row, entry.name, entry.content) for entry in source.part(0, 4).entries()]
+
+    assert contents("image") == [
+        (0, "x/1.png", image),
+        (1, "a.png", tmp_path / "a.png"),
+        (2, "data.parquet#2", image),
+        (3, "data.parquet#3", None),
+    ]
+    assert [content for _, _, content in contents("raw")] == [image, None, b"", image]
+    assert [content for _, _, content in contents("file")] == [
+        tmp_path / "a.png",
+        tmp_path / "b.png",
+        None,
+        tmp_path / "a.png",
+    ]
+    with pytest.raises(UnknownNameError, match=r"no column 'imag'. Did you mean 'image'?"):
+        open_source(path, "imag")
+    with pytest.raises(InputError, match=r"must hold bytes, paths or structs .* but holds int64"):
+        open_source(path, "label")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 150), st.integers(1, 90)), min_size=1, max_size=4),
+    st.integers(1, 200),
+    st.data(),
+)
+def test_any_rows_of_any_parquet_files_are_found(tmp_path_factory, files, size, data):
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path_factory.mktemp("tables")
+    expected = []
+    for number, (rows, group) in enumerate(files):
+        cells = [b"%d-%d" % (number, row) for row in range(rows)]
+        expected += cells
+        table = arrow.table({"image": cells}, schema=arrow.schema([("image", arrow.binary())]))
+        arrow.parquet.write_table(table, folder / f"{number}.parquet", row_group_size=group)
+    if not expected:
+        with pytest.raises(InputError, match="have no rows"):
+            open_source(folder)
+        return
+    with open_source(folder) as source:
+        assert len(source) == len(expected)
+        start = data.draw(st.integers(0, len(expected) - 1))
+        entries = list(source.part(start, start + size).entries())
+    assert [entry.content for entry in entries] == expected[start : start + size]
+    assert [entry.row for entry in entries] == list(range(start, min(start + size, len(expected))))
+
+
+def test_folders_of_two_kinds_and_broken_tables_are_refused(arrow, tmp_path):
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 or not")
+    with pytest.raises(InputError, match="is not a Parquet file that can be read"):
+        open_source(tmp_path)
+    touch(tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"holds both Parquet files .* and images"):
+        open_source(tmp_path)
+
+
+def test_parquet_says_which_extra_it_needs(tmp_path, monkeypatch):
+    touch(tmp_path / "data.parquet")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r'pip install "findtta\[ray\]"'):
+        open_source(tmp_path / "data.parquet")
