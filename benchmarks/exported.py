@@ -136,13 +136,22 @@ def measure_accuracy(count: int, batch_size: int, folder: Path, threads: int) ->
                 forms[label](test[0][0])
             except Exception as error:  # what does not work is a result, too
                 forms.pop(label, None)
-                rows.append((method, label, "-", f"does not work: {str(error).strip().splitlines()[0][:90]}"))
+                rows.append((method, label, "-", f"does not work: {_reason(error)}"))
         ratios = interleaved_ratios(forms, [images for images, _ in test], baseline="float32")
         for label, form in forms.items():
             right = sum(int((form(images).argmax(1) == labels).sum()) for images, labels in test)
             total = sum(len(labels) for _, labels in test)
             rows.append((method, label, f"{100 * right / total:.1f} % of {total}", f"{ratios[label]:.2f}"))
     return render(("method", "numbers", "accuracy, crossmix", "time, ratio to float32"), rows)
+
+
+def _reason(error: Exception) -> str:
+    """Return the end of the first line of an error, which is where onnxruntime says what is wrong."""
+    return (
+        (str(error).strip().splitlines() or [type(error).__name__])[0]
+        .replace("failed:", "\0")
+        .split("\0")[-1][:90]
+    )
 
 
 def main() -> None:

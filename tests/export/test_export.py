@@ -1,5 +1,6 @@
 """Adapted models as files: what is written, what it says about itself, and that it does what the model does."""
 
+import functools
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import findtta
 from findtta import export
 from findtta.errors import InputError, MissingExtraError, OptionError
 from findtta.export.checking import TOLERANCE, BatchCheck, difference_of, random_images
+from findtta.export.description import Description
 from findtta.export.files import refuse_training_batch_norm
 from findtta.export.problems import import_extra
 from findtta.export.replay import lost_similarity, replay
@@ -43,20 +45,28 @@ def adapted(method, model=None, **options):
     return result
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def written(request, tmp_path_factory):
-    """A model and its ONNX file, for each method."""
-    model = adapted(request.param)
-    path = tmp_path_factory.mktemp("export") / f"{request.param}.onnx"
-    return model, path, export.onnx(model, images(2), path, images=images(70, seed=5))
-
-
 @pytest.fixture(scope="module")
-def find_file(tmp_path_factory):
-    model = adapted("find")
-    path = tmp_path_factory.mktemp("export") / "find.onnx"
-    export.onnx(model, images(2), path)
-    return model, path
+def write(tmp_path_factory):
+    """Writes a model of each method once, however many tests look at it."""
+    folder = tmp_path_factory.mktemp("export")
+
+    @functools.cache
+    def once(method):
+        model, path = adapted(method), folder / f"{method}.onnx"
+        return model, path, export.onnx(model, images(2), path, images=images(70, seed=5))
+
+    return once
+
+
+@pytest.fixture(params=METHODS)
+def written(request, write):
+    """A model, its ONNX file and what the check found."""
+    return write(request.param)
+
+
+@pytest.fixture
+def find_file(write):
+    return write("find")[:2]
 
 
 def test_file_does_what_the_model_does(written):
@@ -376,9 +386,13 @@ def test_random_images_are_reproducible_and_in_range():
     assert random_images(4, (6,), seed=0).shape == (4, 6)
 
 
-def test_infinite_options_are_written_as_text(tmp_path):
-    export.onnx(adapted("iabn", k=math.inf), images(2), tmp_path / "m.onnx")
-    assert export.describe(tmp_path / "m.onnx").options["k"] == "inf"
+def test_infinite_options_are_written_as_text():
+    described = Description.of(
+        adapted("iabn", k=math.inf), images(2), largest_batch=8, opset=None, neighbours=("a", "b")
+    )
+    assert described.options["k"] == "inf"
+    assert Description.from_json(described.to_json()) == described
+    assert "Infinity" not in "".join(described.to_json().values())
 
 
 def test_check_prints_one_line_per_batch(written):

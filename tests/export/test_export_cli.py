@@ -17,7 +17,7 @@ pytest.importorskip("onnxscript")
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash-run\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-TINY_MODEL = '''
+TINY_MODEL = """
 import torch
 
 def make():
@@ -26,7 +26,7 @@ def make():
         torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
         torch.nn.Conv2d(4, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(4 * 28 * 28, 10),
     )
-'''
+"""
 
 
 def run(*arguments):
@@ -83,7 +83,18 @@ def test_wrong_arguments(tiny_file, tmp_path):
     with pytest.raises(OptionError, match="--num-classes: tiny"):
         run("--model", tiny_file, "--num-classes", "3", "-o", "model.onnx")
     with pytest.raises(OptionError, match="--image-size is 64"):
-        run("--model", tiny_file, "--image-size", "64", "--data", "shapes", "--data-option", "count=20", "-o", "m.onnx")
+        run(
+            "--model",
+            tiny_file,
+            "--image-size",
+            "64",
+            "--data",
+            "shapes",
+            "--data-option",
+            "count=20",
+            "-o",
+            "m.onnx",
+        )
     with pytest.raises(UnknownNameError, match="shapes-resnet26"):
         run("--model", "shapes-resnet", "-o", "model.onnx")
     with pytest.raises(export.ExportError, match="learns as it predicts"):

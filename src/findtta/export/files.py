@@ -157,8 +157,10 @@ def _forget_origin(written: Any) -> None:
     written.producer_name, written.producer_version = "findtta", findtta.__version__
     del written.metadata_props[:]
     graph = written.graph
-    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
+    # Tools that change types or shapes, such as quantisers, trip over what the old ones were.
+    del graph.value_info[:]
     for node in graph.node:
         node.doc_string = ""
 
