@@ -21,6 +21,11 @@ OPTIONAL = (
     "pooch",
     "ray",
     "hypothesis",
+    "aiohttp",
+    "fastapi",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
 )
 
 WITHOUT_EXTRAS = f"""

@@ -23,7 +23,21 @@ from findtta.registry import MethodInfo, methods
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("bench", "data", "models", "paper", "partitioners", "report", "streams", "training")
+_PACKAGES = (
+    "bench",
+    "data",
+    "export",
+    "inference",
+    "loadtest",
+    "models",
+    "paper",
+    "partitioners",
+    "predict",
+    "report",
+    "serving",
+    "streams",
+    "training",
+)
 
 
 def __getattr__(name: str) -> ModuleType:
