@@ -157,3 +157,113 @@ class ReferenceFABN(nn.Module):
         if self.norm.running_mean is not None:
             self.scores.append(score(kl(features, self.norm)))
         return fabn(features, self.norm, self.alpha).to(features.dtype)
+
+
+# FIND with soft neighbourhoods, which is not of the paper.
+
+
+def drift_direction(
+    mean: list[float], variance: list[float], source_mean: list[float], source_variance: list[float], eps: float
+) -> list[float]:
+    """Where the statistics of one sample have gone: standardised means, then logarithms of deviations."""
+    channels = range(len(mean))
+    shift = [(mean[c] - source_mean[c]) / math.sqrt(source_variance[c] + eps) for c in channels]
+    stretch = [math.log(math.sqrt((variance[c] + eps) / (source_variance[c] + eps))) for c in channels]
+    return shift + stretch
+
+
+def soft_neighbours(
+    mean: list[list[float]],
+    variance: list[list[float]],
+    source_mean: list[float],
+    source_variance: list[float],
+    temperature: float,
+    eps: float,
+) -> list[list[float]]:
+    """Softmax over cosines of the samples' directions; a sample is as near to itself as its nearest neighbour is."""
+    directions = [
+        drift_direction(m, v, source_mean, source_variance, eps) for m, v in zip(mean, variance, strict=True)
+    ]
+    weights = []
+    for i, own in enumerate(directions):
+        others = {j: cosine(own, other) for j, other in enumerate(directions) if j != i}
+        nearest = max(others.values(), default=0.0)
+        shares = [math.exp((others.get(j, nearest) - nearest) / temperature) for j in range(len(directions))]
+        weights.append([share / math.fsum(shares) for share in shares])
+    return weights
+
+
+def mixture_moments(means: list[float], variances: list[float], weights: list[float]) -> tuple[float, float]:
+    """Mean and variance of one channel of a mixture: within its parts plus between them."""
+    mean = math.fsum(w * m for w, m in zip(weights, means, strict=True))
+    parts = zip(weights, means, variances, strict=True)
+    return mean, math.fsum(w * (v + (m - mean) ** 2) for w, m, v in parts)
+
+
+def gaussian_divergence(
+    mean: float, variance: float, source_mean: float, source_variance: float, eps: float
+) -> float:
+    """KL divergence of one Gaussian from another; both variances are at least epsilon."""
+    variance, source_variance = max(variance, eps), max(source_variance, eps)
+    return (
+        (variance + (mean - source_mean) ** 2) / (2 * source_variance)
+        - 0.5
+        + math.log(source_variance / variance) / 2
+    )
+
+
+def log_drift(divergence: list[float]) -> float:
+    """Logarithm of the mean over the channels, which is at least a millionth."""
+    return math.log(max(math.fsum(divergence) / len(divergence), 1e-6))
+
+
+def drift_gate(evidence: float, threshold: float, sharpness: float) -> float:
+    """``d^s / (d^s + t^s)`` of the drift ``d`` whose logarithm is the evidence."""
+    drift = math.exp(evidence)
+    return drift**sharpness / (drift**sharpness + threshold**sharpness)
+
+
+class ReferenceSoft(nn.Module):
+    """Stands in for a BatchNorm layer of FIND with soft neighbourhoods.
+
+    ``history`` is shared by the layers of a model: for each layer passed, the evidence of each sample. Empty it
+    before each batch.
+    """
+
+    def __init__(
+        self,
+        norm: nn.Module,
+        history: list[list[float]],
+        alpha=0.7,
+        temperature=0.2,
+        threshold=0.07,
+        sharpness=4.0,
+    ) -> None:
+        super().__init__()
+        self.norm, self.history = norm, history
+        self.alpha, self.temperature, self.threshold, self.sharpness = alpha, temperature, threshold, sharpness
+
+    def forward(self, features: Tensor) -> Tensor:
+        eps, count, channels = self.norm.eps, range(features.shape[0]), range(features.shape[1])
+        source_mean, source_variance = self.norm.running_mean.tolist(), self.norm.running_var.tolist()
+        moments = [[mean_and_variance(values) for values in sample] for sample in positions(features)]
+        means, variances = ([[pair[k] for pair in sample] for sample in moments] for k in (0, 1))
+        weights = soft_neighbours(means, variances, source_mean, source_variance, self.temperature, eps)
+        columns = [([means[j][c] for j in count], [variances[j][c] for j in count]) for c in channels]
+        near = [[mixture_moments(*column, row) for column in columns] for row in weights]
+        self.history.append(
+            [
+                log_drift(
+                    [gaussian_divergence(*near[i][c], source_mean[c], source_variance[c], eps) for c in channels]
+                )
+                for i in count
+            ]
+        )
+        mean, variance = torch.zeros(2, len(count), len(channels), dtype=torch.float64)
+        for i in count:
+            evidence = math.fsum(layer[i] for layer in self.history) / len(self.history)
+            trust = (1 - self.alpha) * drift_gate(evidence, self.threshold, self.sharpness)
+            for c in channels:
+                mean[i, c] = (1 - trust) * source_mean[c] + trust * near[i][c][0]
+                variance[i, c] = (1 - trust) * source_variance[c] + trust * near[i][c][1]
+        return normalize(features, mean, variance, self.norm).to(features.dtype)

@@ -19,7 +19,7 @@ from findtta.bench.store import Store
 from findtta.bench.timing import interleaved_ratios
 from findtta.models.check import to_input
 
-METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star")
+METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star", "find-soft")
 STREAMS = {
     "crossmix": "every batch mixes all fifteen kinds of drift",
     "static": "one kind of drift after another",

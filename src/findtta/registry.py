@@ -36,6 +36,7 @@ BUILT_IN: dict[str, str] = {
     "vida": "findtta.algorithms.vida:ViDA",
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
+    "find-soft": "findtta.algorithms.find_soft:FINDSoft",
 }
 
 

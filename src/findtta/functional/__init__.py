@@ -7,22 +7,27 @@ from findtta.functional.moments import batch_moments, group_moments, instance_mo
 from findtta.functional.normalize import blend, normalize
 from findtta.functional.partition import components, count_groups, first_neighbours, partition
 from findtta.functional.sensitivity import gaussian_kl, layer_score, normalize_scores
+from findtta.functional.soft import drift_gate, log_drift, soft_neighbours, weighted_moments
 
 __all__ = [
     "batch_moments",
     "blend",
     "components",
     "count_groups",
+    "drift_gate",
     "first_neighbours",
     "gaussian_kl",
     "group_moments",
     "instance_aware_moments",
     "instance_moments",
     "layer_score",
+    "log_drift",
     "nmi",
     "normalize",
     "normalize_scores",
     "partition",
     "purity",
+    "soft_neighbours",
     "softmax_entropy",
+    "weighted_moments",
 ]

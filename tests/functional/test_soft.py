@@ -1,0 +1,240 @@
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import reference
+from findtta.functional import (
+    batch_moments,
+    drift_gate,
+    gaussian_kl,
+    instance_moments,
+    log_drift,
+    soft_neighbours,
+    weighted_moments,
+)
+from nets import close, images, randn, same_bits, without
+
+SOURCE = randn(4, seed=8, dtype=torch.float64), 0.5 + randn(4, seed=9, dtype=torch.float64).abs()
+COUNTS, SEEDS, TEMPERATURES = st.integers(1, 12), st.integers(0, 10**6), st.floats(0.02, 5)
+EPS = 1e-3  # large enough to be seen
+
+
+def moments(count, seed=0, dtype=torch.float64):
+    """Instance moments of samples that have drifted in several ways."""
+    drift = 3 * randn(count, 4, 1, seed=seed + 1, dtype=dtype)
+    return instance_moments(drift + drift.exp().sqrt() * randn(count, 4, 6, seed=seed, dtype=dtype))
+
+
+def neighbours(mean, variance, temperature=0.2):
+    source_mean, source_variance = (statistic.to(mean.dtype) for statistic in SOURCE)
+    return soft_neighbours(mean, variance, source_mean, source_variance, temperature, EPS)
+
+
+def poisoned(pair, *indices):
+    """The moments that samples with a NaN have: all NaN."""
+    return tuple(values.index_fill(0, torch.tensor(indices), math.nan) for values in pair)
+
+
+@given(COUNTS, SEEDS, TEMPERATURES)
+def test_neighbours_equal_the_reference(count, seed, temperature):
+    mean, variance = moments(count, seed)
+    want = reference.soft_neighbours(
+        mean.tolist(), variance.tolist(), SOURCE[0].tolist(), SOURCE[1].tolist(), temperature, EPS
+    )
+    assert close(neighbours(mean, variance, temperature), torch.tensor(want, dtype=torch.float64), 1e-12)
+
+
+@given(COUNTS, SEEDS, TEMPERATURES)
+def test_weights_are_shares(count, seed, temperature):
+    weights = neighbours(*moments(count, seed), temperature)
+    assert weights.shape == (count, count)
+    assert (weights >= 0).all()
+    assert close(weights.sum(1), torch.ones(count), 1e-12)
+
+
+@given(st.integers(2, 12), SEEDS, TEMPERATURES, st.sampled_from([torch.float32, torch.float64]))
+def test_a_sample_weighs_for_itself_what_its_nearest_neighbour_does(count, seed, temperature, dtype):
+    weights = neighbours(*moments(count, seed, dtype), temperature)
+    others = weights.masked_fill(torch.eye(count, dtype=torch.bool), 0)
+    assert torch.equal(weights.diagonal(), others.amax(1))
+
+
+def test_two_opposite_samples_weigh_alike():
+    # Their cosine is -1 up to rounding, the least there is.
+    shift = randn(1, 4, dtype=torch.float32)
+    mean, variance = SOURCE[0].float() + torch.cat([shift, -shift]), SOURCE[1].float().expand(2, 4)
+    assert torch.equal(neighbours(mean, variance, 1e-6), torch.full((2, 2), 0.5))
+
+
+def test_a_sample_on_its_own_is_its_only_neighbour():
+    assert neighbours(*moments(1)).tolist() == [[1.0]]
+
+
+def test_samples_that_have_not_drifted_weigh_alike():
+    mean, variance = (statistic.expand(3, 4) for statistic in SOURCE)
+    assert close(neighbours(mean, variance), torch.full((3, 3), 1 / 3), 1e-12)
+
+
+@given(st.integers(2, 12), SEEDS)
+def test_permuting_samples_permutes_weights(count, seed):
+    mean, variance = moments(count, seed)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    got = neighbours(mean[order], variance[order])
+    assert close(got, neighbours(mean, variance)[order][:, order], 1e-12)
+
+
+def test_identical_samples_share_weights_and_statistics():
+    mean, variance = (torch.cat([values, values[1:2]]) for values in moments(5))
+    weights = neighbours(mean, variance)
+    assert close(weights[5], weights[1], 1e-12)
+    near_mean, near_variance = weighted_moments(mean, variance, weights)
+    assert close(near_mean[5], near_mean[1], 1e-12)
+    assert close(near_variance[5], near_variance[1], 1e-12)
+
+
+@given(st.integers(3, 10), SEEDS, st.sampled_from([0.05, 0.2, 1.0, 1e3, 1e9]), st.data())
+def test_poisoned_samples_weigh_nothing_for_others(count, seed, temperature, data):
+    bad = data.draw(st.integers(0, count - 1))
+    clean = moments(count, seed)
+    weights = neighbours(*poisoned(clean, bad), temperature)
+    assert without(weights[:, bad], bad).eq(0).all()
+    assert weights[bad].tolist() == [float(index == bad) for index in range(count)]
+    rest = neighbours(*(without(values, bad) for values in clean), temperature)
+    assert close(without(without(weights, bad).T, bad).T, rest, 1e-12)
+
+
+def test_with_none_but_poisoned_samples_around_a_sample_is_on_its_own():
+    assert torch.equal(neighbours(*poisoned(moments(4), 0, 1, 3)), torch.eye(4, dtype=torch.float64))
+
+
+@given(st.integers(2, 10), SEEDS)
+def test_a_poisoned_sample_leaves_the_moments_of_others_alone(count, seed):
+    pair = poisoned(moments(count, seed), 0)
+    rest = tuple(values[1:] for values in pair)
+    got = weighted_moments(*pair, neighbours(*pair), about=SOURCE[0])
+    want = weighted_moments(*rest, neighbours(*rest), about=SOURCE[0])
+    assert all(close(a[1:], b, 1e-12) for a, b in zip(got, want, strict=True))
+    assert all(values.isfinite().all() for values in got)
+
+
+@given(st.integers(2, 10), SEEDS)
+def test_a_high_temperature_makes_one_neighbourhood_of_the_batch(count, seed):
+    pair = poisoned(moments(count, seed), 1)
+    got = weighted_moments(*pair, neighbours(*pair, 1e12))
+    for near, batch in zip(got, batch_moments(*pair), strict=True):
+        assert close(without(near, 1), batch.expand(count - 1, 4), 1e-9)
+
+
+def test_a_low_temperature_leaves_a_sample_and_its_nearest_neighbour():
+    weights = neighbours(*moments(9), 1e-6)
+    assert close(weights.sort(1).values[:, -2:], torch.full((9, 2), 0.5), 1e-9)
+
+
+@given(COUNTS, SEEDS, st.booleans())
+def test_weighted_moments_equal_the_reference(count, seed, about):
+    mean, variance = moments(count, seed)
+    weights = torch.softmax(randn(3, count, seed=seed, dtype=torch.float64), 1)
+    got = torch.stack(weighted_moments(mean, variance, weights, SOURCE[0] if about else None), 2)
+    want = [
+        [
+            reference.mixture_moments(mean[:, c].tolist(), variance[:, c].tolist(), row.tolist())
+            for c in range(mean.shape[1])
+        ]
+        for row in weights
+    ]
+    assert close(got, torch.tensor(want, dtype=torch.float64), 1e-11)
+
+
+@given(COUNTS, SEEDS)
+def test_uniform_weights_give_the_moments_of_the_batch(count, seed):
+    pair = moments(count, seed)
+    got = weighted_moments(*pair, torch.full((1, count), 1 / count, dtype=torch.float64))
+    assert all(close(a[0], b, 1e-11) for a, b in zip(got, batch_moments(*pair), strict=True))
+
+
+@given(COUNTS, SEEDS)
+def test_weights_of_single_samples_give_their_own_moments(count, seed):
+    pair = moments(count, seed)
+    got = weighted_moments(*pair, torch.eye(count, dtype=torch.float64))
+    assert all(close(a, b, 1e-11) for a, b in zip(got, pair, strict=True))
+
+
+@given(st.integers(2, 9), SEEDS, st.floats(-20, 20))
+def test_the_point_about_which_squares_are_summed_changes_nothing(count, seed, about):
+    pair = moments(count, seed)
+    weights = neighbours(*pair)
+    plain = weighted_moments(*pair, weights)
+    about_a_point = weighted_moments(*pair, weights, torch.full((4,), about, dtype=torch.float64))
+    assert all(close(a, b, 1e-10) for a, b in zip(plain, about_a_point, strict=True))
+
+
+def test_a_point_near_the_means_keeps_large_numbers_from_cancelling():
+    mean, variance = 4096 + randn(6, 4), torch.full((6, 4), 0.01)
+    weights = torch.full((1, 6), 1 / 6)
+    exact = weighted_moments(mean.double(), variance.double(), weights.double())[1]
+    near = weighted_moments(mean, variance, weights, about=torch.full((4,), 4096.0))[1]
+    assert close(near, exact, 1e-5)
+    assert not close(weighted_moments(mean, variance, weights)[1], exact, 1e-3)
+
+
+def test_variances_are_never_negative():
+    mean = torch.full((5, 4), 1234.567)
+    variance = weighted_moments(mean, torch.zeros(5, 4), torch.softmax(randn(5, 5), 1))[1]
+    assert (variance >= 0).all()
+
+
+def test_log_drift_equals_the_reference():
+    divergence = randn(6, 4, dtype=torch.float64).abs() * torch.tensor([[1e-9, 1e-7, 1e-3, 0, 1, 1e5]]).T
+    want = [reference.log_drift(row.tolist()) for row in divergence]
+    got = log_drift(divergence)
+    assert close(got, torch.tensor(want, dtype=torch.float64), 1e-12)
+    assert got[0] == got[3] == pytest.approx(math.log(1e-6))
+
+
+def test_the_divergence_of_rows_equals_the_reference():
+    mean, variance = moments(5)
+    variance[2, 1] = 0
+    want = [
+        [
+            reference.gaussian_divergence(
+                float(mean[i, c]), float(variance[i, c]), float(SOURCE[0][c]), float(SOURCE[1][c]), EPS
+            )
+            for c in range(4)
+        ]
+        for i in range(5)
+    ]
+    assert close(gaussian_kl(mean, variance, *SOURCE, EPS), torch.tensor(want, dtype=torch.float64), 1e-12)
+
+
+@given(st.lists(st.floats(-13, 10), min_size=1, max_size=9), st.floats(1e-3, 10), st.floats(0, 8))
+def test_the_gate_equals_the_reference(evidence, threshold, sharpness):
+    got = drift_gate(torch.tensor(evidence, dtype=torch.float64), threshold, sharpness)
+    want = [reference.drift_gate(value, threshold, sharpness) for value in evidence]
+    assert close(got, torch.tensor(want, dtype=torch.float64), 1e-12)
+    assert ((got >= 0) & (got <= 1)).all()
+
+
+@given(st.floats(-10, 10), st.floats(0.01, 5), st.floats(1e-3, 10), st.floats(0.1, 8))
+def test_the_gate_opens_with_the_drift(evidence, more, threshold, sharpness):
+    low, high = drift_gate(torch.tensor([evidence, evidence + more], dtype=torch.float64), threshold, sharpness)
+    assume(high < 1 - 1e-12)  # not where it is open all the way
+    assert low < high
+
+
+@pytest.mark.parametrize("threshold", [1e-3, 0.07, 5.0])
+def test_the_gate_is_half_open_at_the_threshold(threshold):
+    at_threshold = torch.tensor([math.log(threshold)], dtype=torch.float64)
+    assert drift_gate(at_threshold, threshold, 4.0).tolist() == [0.5]
+    assert drift_gate(at_threshold + 3, threshold, 0.0).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_have_the_dtype_of_the_moments(dtype):
+    pair = instance_moments(images(5, dtype=dtype))
+    weights = soft_neighbours(*pair, torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype), 0.2)
+    assert weights.dtype == dtype
+    assert all(values.dtype == dtype for values in weighted_moments(*pair, weights))
+    assert same_bits(weights, soft_neighbours(*pair, torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype), 0.2))
