@@ -1,8 +1,8 @@
 """Does ``find-soft`` do better than FIND, and does it do no harm? The study behind docs/beyond-find.md.
 
 Give the clean test images of a dataset and the weights of networks trained on it; corruptions are made on the
-spot. The settings of the method were chosen on the first images of CIFAR-10 and CIFAR-100 with a ResNet-20; what is
-reported comes from others (``--first 5000``)::
+spot. The settings of the method were chosen on the first images of CIFAR-10 and CIFAR-100 with a ResNet-20; what
+is reported comes from others (``--first 5000``)::
 
     python benchmarks/beyond_find.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt --first 5000
     python benchmarks/beyond_find.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt --ablations

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-METHODS = ("source", "tbn", "alpha-bn", "iabn", "find", "find-star")  # those that compute no gradients
+# Those that compute no gradients.
+METHODS = ("source", "tbn", "alpha-bn", "iabn", "find", "find-star", "find-soft")
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -180,7 +180,7 @@ def soft_neighbours(
     temperature: float,
     eps: float,
 ) -> list[list[float]]:
-    """Softmax over cosines of the samples' directions; a sample is as near to itself as its nearest neighbour is."""
+    """Softmax over cosines of directions; a sample is as near to itself as its nearest neighbour is."""
     directions = [
         drift_direction(m, v, source_mean, source_variance, eps) for m, v in zip(mean, variance, strict=True)
     ]

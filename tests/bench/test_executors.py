@@ -52,7 +52,7 @@ def test_a_run_that_is_another_one_where_it_is_computed_is_refused():
 
 
 def test_processes_give_what_serial_gives_and_survive_the_death_of_workers(marker, monkeypatch):
-    monkeypatch.setattr("findtta.bench.executors.RETRIES", 1)
+    monkeypatch.setattr("findtta.bench.executors.processes.RETRIES", 1)
     wanted = tasks(
         {"method": "find"},
         {"model": f"{HERE}:killed_once", "method": "tent"},
@@ -93,7 +93,7 @@ def test_counts_must_be_positive(workers, threads):
 
 
 def test_cores_are_shared_out(monkeypatch):
-    monkeypatch.setattr("findtta.bench.executors.usable_cores", lambda: 8)
+    monkeypatch.setattr("findtta.bench.executors.task.usable_cores", lambda: 8)
     assert [threads_each(workers) for workers in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
 
 
@@ -106,7 +106,7 @@ def test_ray_says_which_extra_it_needs(monkeypatch):
 @pytest.mark.filterwarnings("default")  # Ray has warnings of its own
 def test_ray_gives_what_serial_gives_and_computes_again_what_a_killed_worker_lost(marker, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr("findtta.bench.executors.RETRIES", 1)
+    monkeypatch.setattr("findtta.bench.executors.ray.RETRIES", 1)
     monkeypatch.chdir(Path(HERE).parent)
     wanted = tasks(
         {"method": "find"},

@@ -29,6 +29,7 @@ pytest.importorskip("onnxscript")
 
 METHODS = {
     "find": {"alpha": 0.7},
+    "find-soft": {},
     "find-star": {"cold_start": 3, "threshold": 0.3},
     "tbn": {},
     "alpha-bn": {"variance": "unbiased"},

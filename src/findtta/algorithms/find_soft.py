@@ -49,8 +49,8 @@ class FINDSoftOptions(Options):
 class Evidence:
     """What the layers that a batch has passed so far say about the drift of each sample.
 
-    Collected only while the adapted model's forward runs. A layer that is called from elsewhere (by a user who runs
-    parts of the model by hand) knows of no others, for nobody says where one batch ends and the next begins.
+    Collected only while the adapted model's forward runs. A layer that is called from elsewhere (by a user who
+    runs parts of the model by hand) knows of no others: nobody says where one batch ends and the next begins.
     """
 
     def __init__(self) -> None:
