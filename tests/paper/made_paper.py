@@ -56,7 +56,7 @@ def tiny_context(**settings: Any) -> Context:
 def all_setups(**settings: Any) -> tuple[Setup, ...]:
     """The three datasets of the paper, by name."""
     return tuple(
-        Setup(stands_for=name, data=name, model="resnet50", weights="w.pt", **settings)
+        Setup(**{"stands_for": name, "data": name, "model": "resnet50", "weights": "w.pt"} | settings)
         for name in ("cifar10-c", "cifar100-c", "imagenet-c")
     )
 

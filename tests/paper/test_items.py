@@ -276,7 +276,7 @@ def test_notes_say_where_the_setting_differs():
 
 
 def test_notes_are_silent_where_it_does_not():
-    item, context = registry.load("resnet26"), Context(setups=all_setups(network="ResNet-26"))
+    item, context = registry.load("resnet26"), Context(setups=all_setups(network="ResNet-26", model="resnet26"))
     notes = " ".join(item.document(context, results_for(item, context)).notes)
     for unexpected in (
         "ANOTHER",
@@ -290,6 +290,12 @@ def test_notes_are_silent_where_it_does_not():
     ):
         assert unexpected not in notes
     assert "CIFAR10-C: ResNet-26 with our weights 0123456789ab; the paper's are not public." in notes
+
+
+def test_a_known_network_is_called_what_it_is_whatever_it_stands_for():
+    item, context = registry.load("resnet26"), Context(setups=all_setups(network="ResNet-26", model="resnet20"))
+    notes = " ".join(item.document(context, results_for(item, context)).notes)
+    assert "another network, resnet20 (weights 0123456789ab), in the place of ResNet-26" in notes
 
 
 def test_a_stream_as_short_as_the_cold_start_is_told():

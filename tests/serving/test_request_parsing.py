@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -238,3 +239,12 @@ anything = st.recursive(
 @given(images=st.lists(anything, max_size=4) | anything)
 def test_arbitrary_json(images):
     attempt("application/json", json.dumps({"images": images}).encode())
+
+
+def test_npy_files_are_read_alike_by_many_threads():
+    # numpy's own reading of headers is not safe in threads of Python 3.11.
+    file = io.BytesIO()
+    np.save(file, np.zeros((8, 8, 3), np.float32))
+    with ThreadPoolExecutor(8) as pool:
+        shapes = list(pool.map(lambda _: read_npy(file.getvalue(), ImageLimits()).shape, range(400)))
+    assert shapes == [(8, 8, 3)] * 400

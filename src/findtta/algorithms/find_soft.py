@@ -33,7 +33,7 @@ class FINDSoftOptions(Options):
     """Options of FIND with soft neighbourhoods."""
 
     alpha: float = option(0.7, "weight of the source statistics for samples that have surely drifted, 0 to 1")
-    temperature: float = option(0.2, "of the weights: small for nearest neighbours only, large for all")
+    temperature: float = option(0.25, "of the weights: small for nearest neighbours only, large for all")
     threshold: float = option(0.07, "divergence from the source at which half of the way to alpha is gone")
     sharpness: float = option(4.0, "how quickly it is gone around the threshold; 0 always goes half of it")
 

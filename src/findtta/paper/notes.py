@@ -12,6 +12,7 @@ import findtta
 from findtta.bench.result import Result
 from findtta.bench.schedule import label
 from findtta.bench.spec import RunSpec
+from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.items import DATASETS, Context, Reading, Results, Setup
 from findtta.paper.numbers import METHODS, table
 
@@ -33,7 +34,7 @@ _STREAMS: Mapping[str, str] = {
 }
 #: Models that are the networks of the paper, as far as its text says.
 _SAME_NETWORK: Mapping[str, tuple[str, ...]] = {
-    "ResNet-50": ("resnet50", "resnet50-thin", "timm:resnet50"),
+    "ResNet-50": ("resnet50", "resnet50-caffe", "resnet50-thin", "timm:resnet50"),
     "ResNet-26": ("resnet26",),
     "EfficientViT-M5": ("efficientvit_m5", "timm:efficientvit_m5"),
 }
@@ -178,7 +179,9 @@ def _data_notes(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> list[str]
 def _model_notes(setup: Setup, config: Mapping[str, Any], network: str) -> list[str]:
     model, title = config["model"], DATASETS[setup.stands_for]
     weights = f"weights {model['weights'][:12]}"
-    if setup.network == network or model["name"] in _SAME_NETWORK[network]:
+    # A name that we know tells what it is; of others we know only what the user says.
+    claimed = setup.network == network and model["name"] not in (*ARCHITECTURES, *SHIPPED)
+    if claimed or model["name"] in _SAME_NETWORK[network]:
         return [f"{title}: {network} with our {weights}; the paper's are not public."]
     return [f"{title}: another network, {model['name']} ({weights}), in the place of {network}."]
 
