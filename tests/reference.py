@@ -235,7 +235,7 @@ class ReferenceSoft(nn.Module):
         norm: nn.Module,
         history: list[list[float]],
         alpha=0.7,
-        temperature=0.2,
+        temperature=0.25,
         threshold=0.07,
         sharpness=4.0,
     ) -> None:

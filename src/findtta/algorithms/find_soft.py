@@ -108,7 +108,8 @@ class SoftNorm(AdaptiveNorm):
         eps: float = self.norm.eps  # type: ignore[assignment]
         source_mean, source_variance = source_mean.to(mean.dtype), source_variance.to(mean.dtype)
         weights = soft_neighbours(mean, variance, source_mean, source_variance, self.options.temperature, eps)
-        near_mean, near_variance = weighted_moments(mean, variance, weights, about=source_mean)
+        about = mean.nan_to_num(nan=0.0).mean(0)
+        near_mean, near_variance = weighted_moments(mean, variance, weights, about)
         drift = log_drift(gaussian_kl(near_mean, near_variance, source_mean, source_variance, eps))
         gate = drift_gate(self.evidence.add(drift), self.options.threshold, self.options.sharpness)
         if not torch.compiler.is_compiling():
