@@ -17,31 +17,22 @@ from torch import Tensor
 
 import findtta
 from findtta.errors import OptionError
-from findtta.inference import ImageLimits, Predictor
-from findtta.models import Classifier, load, weights_digest
-from findtta.options import Options
+from findtta.inference import ImageLimits, NetworkSettings, Predictor
+from findtta.models import Classifier, weights_digest
 from findtta.predict.batches import Reading
 from findtta.predict.output import FORMATS, SUFFIX_OF
-from findtta.registry import build_options, load_method
 
 _BATCHES_PER_BLOCK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(NetworkSettings):
     """All that decides the answers, besides the images.
 
+    A method that learns from batch to batch is refused, except ``find-star``, which chooses its layers on the
+    first batches and then stays as it is.
+
     Attributes:
-        model: A network, the name of a shipped one, or an architecture (``timm:NAME`` included) with ``weights``.
-        weights: The state dict of an architecture.
-        num_classes: How many classes it has, where the weights have no card that says it.
-        normalization: Of the input, where the weights have no card and the usual one is wrong.
-        method: The name of a method. One that learns from batch to batch is refused, except ``find-star``,
-            which chooses its layers on the first batches and then stays as it is.
-        options: The method's options.
-        device: Where the network runs.
-        size: The side of the pictures it gets; by default what it was trained at.
-        crop: The part of the shorter side that is kept; see ``findtta.inference.Preparation``.
         batch_size: Images per batch: a method compares the images of a batch with one another.
         block_size: Images per file of answers, a multiple of ``batch_size``; by default 16 batches.
         top: Keep so many most probable classes of each image; by default the probabilities of all.
@@ -52,15 +43,6 @@ class Settings:
             a setting, and not taken from the machine.
     """
 
-    model: str | Classifier = "shapes-resnet26"
-    weights: str | None = None
-    num_classes: int | None = None
-    normalization: str | None = None
-    method: str = "find"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
-    size: int | None = None
-    crop: float | None = None
     batch_size: int = 64
     block_size: int | None = None
     top: int | None = None
@@ -87,12 +69,7 @@ class Settings:
             object.__setattr__(self, "format", "parquet" if has_arrow else "jsonl")
         if self.format not in FORMATS:
             raise OptionError(f"format must be {' or '.join(map(repr, FORMATS))}, but is {self.format!r}.")
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise OptionError(
-                f"device must be such as 'cpu', 'cuda' or 'cuda:1', but is {self.device!r}."
-            ) from error
+        self.require_device()
 
     @property
     def block(self) -> int:
@@ -103,18 +80,6 @@ class Settings:
     def suffix(self) -> str:
         """How the files of answers end."""
         return SUFFIX_OF[self.format or ""]
-
-    def load_model(self) -> Classifier:
-        """Return the network."""
-        if isinstance(self.model, Classifier):
-            return self.model
-        return load(
-            self.model, weights=self.weights, num_classes=self.num_classes, normalization=self.normalization
-        )
-
-    def method_options(self) -> Options:
-        """Return the method's options, checked."""
-        return build_options(load_method(self.method), dict(self.options))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,21 +98,7 @@ class Recipe:
 
     def predictor(self) -> Predictor:
         """Make the predictor."""
-        settings = self.settings
-        try:
-            made = Predictor(
-                self.model,
-                settings.method,
-                options=settings.options,
-                device=settings.device,
-                size=settings.size,
-                crop=settings.crop,
-            )
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA, or no such card
-            if settings.device == "cpu":
-                raise
-            reason = (str(error).splitlines() or [""])[0]
-            raise OptionError(f"device {settings.device!r} cannot be used ({reason}).") from error
+        made = self.settings.predictor(self.model)
         if self.state is not None:
             made.adapted.load_state_dict(self.state)
         return made

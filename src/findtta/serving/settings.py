@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from findtta.errors import OptionError
-from findtta.inference import ImageLimits, Predictor
-from findtta.models import ARCHITECTURES, SHIPPED, Classifier, ModelCard, load
-from findtta.models.card import find_normalization
-from findtta.models.targets import load_model
+from findtta.inference import ImageLimits, NetworkSettings
 from findtta.registry import build_options, load_method
 
 MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(NetworkSettings):
     """All settings of a server.
 
     Attributes:
-        model: A shipped model, an architecture with ``weights``, ``timm:NAME`` with ``weights``, a
-            ``.safetensors`` file with a card, or a model of your own (``module:CALLABLE``, ``file.py:CALLABLE``).
-        weights: The weights of an architecture.
-        num_classes: The number of classes, if the weights have no card that says it.
-        normalization: Of the input, if the weights have no card that says it.
-        method: The method that answers.
-        options: The method's options.
-        device: Where the model runs.
-        size: The side of the square pictures the model gets; by default what it was trained at.
-        crop: The part of the shorter side that is kept; by default the usual one for the size.
         host: The address to listen at.
         port: The port to listen at; 0 takes a free one.
         max_batch: The most images in one batch.
@@ -55,15 +39,7 @@ class Settings:
         ray_address: A Ray cluster to run the model on; by default a Ray of its own on this machine.
     """
 
-    model: str = "shapes-resnet26"
-    weights: str | None = None
-    num_classes: int | None = None
-    normalization: str | None = None
-    method: str = "find"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
-    size: int | None = None
-    crop: float | None = None
+    model: str = "shapes-resnet26"  # by name only: replicas load it themselves
     host: str = "127.0.0.1"
     port: int = 8000
     max_batch: int = 64
@@ -139,42 +115,6 @@ class Settings:
     def most_images(self) -> int:
         """How many images a request may have at most."""
         return self.max_images or self.max_batch
-
-    def load_model(self) -> Classifier:
-        """Load the model, on the CPU and in eval mode."""
-        named = self.model in SHIPPED or self.model in ARCHITECTURES
-        if ":" in self.model and not named and not self.model.startswith("timm:"):
-            return self._load_own_model()
-        return load(
-            self.model, weights=self.weights, num_classes=self.num_classes, normalization=self.normalization
-        )
-
-    def _load_own_model(self) -> Classifier:
-        model = load_model(self.model, self.weights).eval()
-        if isinstance(model, Classifier):
-            return model
-        if self.num_classes is None:
-            raise OptionError(f"num_classes must be given for {self.model!r}, which has no card that says it.")
-        mean, std = find_normalization(self.normalization or "none")
-        card = ModelCard(arch=self.model, num_classes=self.num_classes, mean=mean, std=std)
-        return Classifier(model, card).eval()
-
-    def predictor(self) -> Predictor:
-        """Load the model, and put it under the method on the device."""
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise OptionError(
-                f"device must be such as 'cpu', 'cuda' or 'cuda:1', but is {self.device!r}."
-            ) from error
-        return Predictor(
-            self.load_model(),
-            self.method,
-            options=self.options,
-            device=self.device,
-            size=self.size,
-            crop=self.crop,
-        )
 
     def public(self) -> dict[str, Any]:
         """Return what a client may know of the limits."""
