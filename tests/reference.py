@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 NORM_FLOOR = 1e-12
+Units = list[tuple[float, float]]  # shift and stretch of each channel
 
 
 def positions(features: Tensor) -> list[list[list[float]]]:
@@ -162,33 +163,34 @@ class ReferenceFABN(nn.Module):
 # FIND with soft neighbourhoods, which is not of the paper.
 
 
-def drift_direction(
-    mean: list[float], variance: list[float], source_mean: list[float], source_variance: list[float], eps: float
-) -> list[float]:
-    """Where the statistics of one sample have gone: standardised means, then logarithms of deviations."""
-    channels = range(len(mean))
-    shift = [(mean[c] - source_mean[c]) / math.sqrt(source_variance[c] + eps) for c in channels]
-    stretch = [math.log(math.sqrt((variance[c] + eps) / (source_variance[c] + eps))) for c in channels]
-    return shift + stretch
+def in_source_units(
+    mean: float, variance: float, source_mean: float, source_variance: float, eps: float
+) -> tuple[float, float]:
+    """Shift and stretch of one channel of one sample against the source."""
+    deviation = math.sqrt(source_variance + eps)
+    return (mean - source_mean) / deviation, math.sqrt(variance + eps) / deviation
 
 
-def soft_neighbours(
-    mean: list[list[float]],
-    variance: list[list[float]],
-    source_mean: list[float],
-    source_variance: list[float],
-    temperature: float,
-    eps: float,
-) -> list[list[float]]:
-    """Softmax over cosines of directions; a sample is as near to itself as its nearest neighbour is."""
-    directions = [
-        drift_direction(m, v, source_mean, source_variance, eps) for m, v in zip(mean, variance, strict=True)
-    ]
+def wasserstein_squared(one: Units, other: Units) -> float:
+    """Squared 2-Wasserstein distance of two Gaussians with independent channels, (mean, deviation) each."""
+    pairs = zip(one, other, strict=True)
+    return math.fsum((m - n) ** 2 + (s - t) ** 2 for (m, s), (n, t) in pairs)
+
+
+def likeness(one: Units, other: Units) -> float:
+    """1 for the same drift, 0 for drifts that have nothing to do with each other, -1 for opposite ones."""
+    source = [(0.0, 1.0)] * len(one)
+    from_source = wasserstein_squared(one, source) + wasserstein_squared(other, source)
+    return 1 - wasserstein_squared(one, other) / from_source if from_source else 0.0
+
+
+def soft_neighbours(samples: list[Units], temperature: float) -> list[list[float]]:
+    """Softmax over likeness; a sample is as near to itself as its nearest neighbour is."""
     weights = []
-    for i, own in enumerate(directions):
-        others = {j: cosine(own, other) for j, other in enumerate(directions) if j != i}
+    for i, own in enumerate(samples):
+        others = {j: likeness(own, other) for j, other in enumerate(samples) if j != i}
         nearest = max(others.values(), default=0.0)
-        shares = [math.exp((others.get(j, nearest) - nearest) / temperature) for j in range(len(directions))]
+        shares = [math.exp((others.get(j, nearest) - nearest) / temperature) for j in range(len(samples))]
         weights.append([share / math.fsum(shares) for share in shares])
     return weights
 
@@ -200,26 +202,20 @@ def mixture_moments(means: list[float], variances: list[float], weights: list[fl
     return mean, math.fsum(w * (v + (m - mean) ** 2) for w, m, v in parts)
 
 
-def gaussian_divergence(
-    mean: float, variance: float, source_mean: float, source_variance: float, eps: float
-) -> float:
-    """KL divergence of one Gaussian from another; both variances are at least epsilon."""
-    variance, source_variance = max(variance, eps), max(source_variance, eps)
-    return (
-        (variance + (mean - source_mean) ** 2) / (2 * source_variance)
-        - 0.5
-        + math.log(source_variance / variance) / 2
-    )
+def divergence(mean: float, variance: float) -> float:
+    """KL divergence of a Gaussian from the standard one."""
+    return (variance + mean**2 - 1 - math.log(variance)) / 2
 
 
-def log_drift(divergence: list[float]) -> float:
-    """Logarithm of the mean over the channels, which is at least a millionth."""
-    return math.log(max(math.fsum(divergence) / len(divergence), 1e-6))
+def log_drift(channels: list[tuple[float, float]], own_share: float) -> float:
+    """Logarithm of the mean divergence of the channels, divided by one plus the sample's own share."""
+    mean = math.fsum(divergence(*channel) for channel in channels) / len(channels)
+    return math.log(max(mean / (1 + own_share), 1e-6))
 
 
-def drift_gate(evidence: float, threshold: float, sharpness: float) -> float:
-    """``d^s / (d^s + t^s)`` of the drift ``d`` whose logarithm is the evidence."""
-    drift = math.exp(evidence)
+def drift_gate(evidence: float, layers: int, threshold: float, sharpness: float) -> float:
+    """``d^s / (d^s + t^s)`` of the drift ``d``, whose logarithm is the evidence; ``t`` falls with depth."""
+    drift, threshold = math.exp(evidence), threshold * layers**-0.4
     return drift**sharpness / (drift**sharpness + threshold**sharpness)
 
 
@@ -235,9 +231,9 @@ class ReferenceSoft(nn.Module):
         norm: nn.Module,
         history: list[list[float]],
         alpha=0.7,
-        temperature=0.25,
-        threshold=0.07,
-        sharpness=4.0,
+        temperature=0.2,
+        threshold=0.15,
+        sharpness=6.0,
     ) -> None:
         super().__init__()
         self.norm, self.history = norm, history
@@ -246,24 +242,29 @@ class ReferenceSoft(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         eps, count, channels = self.norm.eps, range(features.shape[0]), range(features.shape[1])
         source_mean, source_variance = self.norm.running_mean.tolist(), self.norm.running_var.tolist()
-        moments = [[mean_and_variance(values) for values in sample] for sample in positions(features)]
-        means, variances = ([[pair[k] for pair in sample] for sample in moments] for k in (0, 1))
-        weights = soft_neighbours(means, variances, source_mean, source_variance, self.temperature, eps)
-        columns = [([means[j][c] for j in count], [variances[j][c] for j in count]) for c in channels]
-        near = [[mixture_moments(*column, row) for column in columns] for row in weights]
-        self.history.append(
+        samples = [
             [
-                log_drift(
-                    [gaussian_divergence(*near[i][c], source_mean[c], source_variance[c], eps) for c in channels]
-                )
-                for i in count
+                in_source_units(*mean_and_variance(values), source_mean[c], source_variance[c], eps)
+                for c, values in enumerate(sample)
             ]
-        )
+            for sample in positions(features)
+        ]
+        weights = soft_neighbours(samples, self.temperature)
+        columns = [tuple(zip(*(sample[c] for sample in samples), strict=True)) for c in channels]
+        near = [
+            [mixture_moments(means, [d**2 for d in deviations], row) for means, deviations in columns]
+            for row in weights
+        ]
+        self.history.append([log_drift(near[i], weights[i][i]) for i in count])
         mean, variance = torch.zeros(2, len(count), len(channels), dtype=torch.float64)
         for i in count:
-            evidence = math.fsum(layer[i] for layer in self.history) / len(self.history)
-            trust = (1 - self.alpha) * drift_gate(evidence, self.threshold, self.sharpness)
+            layers = len(self.history)
+            evidence = math.fsum(layer[i] for layer in self.history) / layers
+            trust = (1 - self.alpha) * drift_gate(evidence, layers, self.threshold, self.sharpness)
             for c in channels:
-                mean[i, c] = (1 - trust) * source_mean[c] + trust * near[i][c][0]
-                variance[i, c] = (1 - trust) * source_variance[c] + trust * near[i][c][1]
+                unit = source_variance[c] + eps
+                near_mean = source_mean[c] + near[i][c][0] * math.sqrt(unit)
+                near_variance = near[i][c][1] * unit - eps
+                mean[i, c] = (1 - trust) * source_mean[c] + trust * near_mean
+                variance[i, c] = (1 - trust) * source_variance[c] + trust * near_variance
         return normalize(features, mean, variance, self.norm).to(features.dtype)

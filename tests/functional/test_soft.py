@@ -10,6 +10,7 @@ from findtta.functional import (
     batch_moments,
     drift_gate,
     gaussian_kl,
+    in_source_units,
     instance_moments,
     log_drift,
     soft_neighbours,
@@ -28,9 +29,12 @@ def moments(count, seed=0, dtype=torch.float64):
     return instance_moments(drift + drift.exp().sqrt() * randn(count, 4, 6, seed=seed, dtype=dtype))
 
 
+def in_units(mean, variance):
+    return in_source_units(mean, variance, *(statistic.to(mean.dtype) for statistic in SOURCE), EPS)
+
+
 def neighbours(mean, variance, temperature=0.2):
-    source_mean, source_variance = (statistic.to(mean.dtype) for statistic in SOURCE)
-    return soft_neighbours(mean, variance, source_mean, source_variance, temperature, EPS)
+    return soft_neighbours(*in_units(mean, variance), temperature)
 
 
 def poisoned(pair, *indices):
@@ -38,13 +42,32 @@ def poisoned(pair, *indices):
     return tuple(values.index_fill(0, torch.tensor(indices), math.nan) for values in pair)
 
 
+def reference_units(mean, variance):
+    """Shift and stretch of every sample and channel, as the reference computes them."""
+    rows, source = zip(mean.tolist(), variance.tolist(), strict=True), [part.tolist() for part in SOURCE]
+    return [
+        [reference.in_source_units(*channel, EPS) for channel in zip(m, v, *source, strict=True)] for m, v in rows
+    ]
+
+
+@given(COUNTS, SEEDS)
+def test_units_equal_the_reference(count, seed):
+    mean, variance = moments(count, seed)
+    want = torch.tensor(reference_units(mean, variance), dtype=torch.float64)
+    assert close(torch.stack(in_units(mean, variance), 2), want, 1e-12)
+
+
+def test_a_sample_like_the_source_has_not_moved():
+    shift, stretch = in_units(*(statistic.expand(3, 4) for statistic in SOURCE))
+    assert close(shift, torch.zeros(3, 4), 1e-12)
+    assert close(stretch, torch.ones(3, 4), 1e-12)
+
+
 @given(COUNTS, SEEDS, TEMPERATURES)
 def test_neighbours_equal_the_reference(count, seed, temperature):
     mean, variance = moments(count, seed)
-    want = reference.soft_neighbours(
-        mean.tolist(), variance.tolist(), SOURCE[0].tolist(), SOURCE[1].tolist(), temperature, EPS
-    )
-    assert close(neighbours(mean, variance, temperature), torch.tensor(want, dtype=torch.float64), 1e-12)
+    want = reference.soft_neighbours(reference_units(mean, variance), temperature)
+    assert close(neighbours(mean, variance, temperature), torch.tensor(want, dtype=torch.float64), 1e-9)
 
 
 @given(COUNTS, SEEDS, TEMPERATURES)
@@ -63,10 +86,19 @@ def test_a_sample_weighs_for_itself_what_its_nearest_neighbour_does(count, seed,
 
 
 def test_two_opposite_samples_weigh_alike():
-    # Their cosine is -1 up to rounding, the least there is.
+    # Their likeness is -1 up to rounding, the least there is.
     shift = randn(1, 4, dtype=torch.float32)
-    mean, variance = SOURCE[0].float() + torch.cat([shift, -shift]), SOURCE[1].float().expand(2, 4)
-    assert torch.equal(neighbours(mean, variance, 1e-6), torch.full((2, 2), 0.5))
+    weights = soft_neighbours(torch.cat([shift, -shift]), torch.ones(2, 4), 1e-6)
+    assert torch.equal(weights, torch.full((2, 2), 0.5))
+
+
+def test_the_same_drift_half_as_strong_is_less_alike():
+    # A direction alone, such as a cosine looks at, would not tell the second from the third.
+    drift = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.5, 1.0], [-2.0, 1.0]])
+    weights = soft_neighbours(drift, torch.ones(4, 2), 0.5)[0]
+    assert weights[0] == weights[1] > weights[2] > weights[3]
+    assert math.log(weights[1] / weights[2]) == pytest.approx((1 - 0.8) / 0.5, rel=1e-5)
+    assert math.log(weights[1] / weights[3]) == pytest.approx(1 / 0.5, rel=1e-5)
 
 
 def test_a_sample_on_its_own_is_its_only_neighbour():
@@ -114,8 +146,8 @@ def test_with_none_but_poisoned_samples_around_a_sample_is_on_its_own():
 def test_a_poisoned_sample_leaves_the_moments_of_others_alone(count, seed):
     pair = poisoned(moments(count, seed), 0)
     rest = tuple(values[1:] for values in pair)
-    got = weighted_moments(*pair, neighbours(*pair), about=SOURCE[0])
-    want = weighted_moments(*rest, neighbours(*rest), about=SOURCE[0])
+    got = weighted_moments(*pair, neighbours(*pair))
+    want = weighted_moments(*rest, neighbours(*rest))
     assert all(close(a[1:], b, 1e-12) for a, b in zip(got, want, strict=True))
     assert all(values.isfinite().all() for values in got)
 
@@ -133,11 +165,11 @@ def test_a_low_temperature_leaves_a_sample_and_its_nearest_neighbour():
     assert close(weights.sort(1).values[:, -2:], torch.full((9, 2), 0.5), 1e-9)
 
 
-@given(COUNTS, SEEDS, st.booleans())
-def test_weighted_moments_equal_the_reference(count, seed, about):
+@given(COUNTS, SEEDS)
+def test_weighted_moments_equal_the_reference(count, seed):
     mean, variance = moments(count, seed)
     weights = torch.softmax(randn(3, count, seed=seed, dtype=torch.float64), 1)
-    got = torch.stack(weighted_moments(mean, variance, weights, SOURCE[0] if about else None), 2)
+    got = torch.stack(weighted_moments(mean, variance, weights), 2)
     want = [
         [
             reference.mixture_moments(mean[:, c].tolist(), variance[:, c].tolist(), row.tolist())
@@ -162,64 +194,48 @@ def test_weights_of_single_samples_give_their_own_moments(count, seed):
     assert all(close(a, b, 1e-11) for a, b in zip(got, pair, strict=True))
 
 
-@given(st.integers(2, 9), SEEDS, st.floats(-20, 20))
-def test_the_point_about_which_squares_are_summed_changes_nothing(count, seed, about):
-    pair = moments(count, seed)
-    weights = neighbours(*pair)
-    plain = weighted_moments(*pair, weights)
-    about_a_point = weighted_moments(*pair, weights, torch.full((4,), about, dtype=torch.float64))
-    assert all(close(a, b, 1e-10) for a, b in zip(plain, about_a_point, strict=True))
-
-
-def test_a_point_near_the_means_keeps_large_numbers_from_cancelling():
-    mean, variance = 4096 + randn(8, 4), torch.full((8, 4), 0.01)
-    weights = torch.full((1, 8), 1 / 8)
-    exact = weighted_moments(mean.double(), variance.double(), weights.double())[1]
-    near = weighted_moments(mean, variance, weights, about=torch.full((4,), 4096.0))[1]
-    assert close(near, exact, 1e-5)
-    assert not close(weighted_moments(mean, variance, weights)[1], exact, 1e-3)
-
-
-def test_variances_are_never_negative():
-    mean = torch.full((5, 4), 1234.567)
-    variance = weighted_moments(mean, torch.zeros(5, 4), torch.softmax(randn(5, 5), 1))[1]
-    assert (variance >= 0).all()
+SHARES = [0.0, 0.1, 0.5, 0.9, 1.0, 0.3]
 
 
 def test_log_drift_equals_the_reference():
-    divergence = randn(6, 4, dtype=torch.float64).abs() * torch.tensor([[1e-9, 1e-7, 1e-3, 0, 1, 1e5]]).T
-    want = [reference.log_drift(row.tolist()) for row in divergence]
-    got = log_drift(divergence)
-    assert close(got, torch.tensor(want, dtype=torch.float64), 1e-12)
-    assert got[0] == got[3] == pytest.approx(math.log(1e-6))
-
-
-def test_the_divergence_of_rows_equals_the_reference():
-    mean, variance = moments(5)
-    variance[2, 1] = 0
+    mean, variance = moments(6)
+    variance = variance + EPS
+    own_share = torch.tensor(SHARES, dtype=torch.float64)
     want = [
-        [
-            reference.gaussian_divergence(
-                float(mean[i, c]), float(variance[i, c]), float(SOURCE[0][c]), float(SOURCE[1][c]), EPS
-            )
-            for c in range(4)
-        ]
-        for i in range(5)
+        reference.log_drift(list(zip(mean[i].tolist(), variance[i].tolist(), strict=True)), share)
+        for i, share in enumerate(SHARES)
     ]
-    assert close(gaussian_kl(mean, variance, *SOURCE, EPS), torch.tensor(want, dtype=torch.float64), 1e-12)
+    assert close(log_drift(mean, variance, own_share), torch.tensor(want, dtype=torch.float64), 1e-12)
 
 
-@given(st.lists(st.floats(-13, 10), min_size=1, max_size=9), st.floats(1e-3, 10), st.floats(0, 8))
-def test_the_gate_equals_the_reference(evidence, threshold, sharpness):
-    got = drift_gate(torch.tensor(evidence, dtype=torch.float64), threshold, sharpness)
-    want = [reference.drift_gate(value, threshold, sharpness) for value in evidence]
+def test_no_drift_has_a_logarithm():
+    none = log_drift(torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([0.0, 1.0]))
+    assert none.tolist() == pytest.approx([math.log(1e-6)] * 2)
+
+
+@given(COUNTS, SEEDS)
+def test_drift_is_the_divergence_of_the_paper(count, seed):
+    mean, variance = moments(count, seed)
+    shift, stretch = in_source_units(mean, variance, *SOURCE, 0.0)
+    want = gaussian_kl(mean, variance, *SOURCE, 0.0).mean(1)
+    assert close(log_drift(shift, stretch**2, torch.zeros(count)).exp(), want.clamp_min(1e-6), 1e-9)
+
+
+GATES = st.integers(1, 60), st.floats(1e-3, 10), st.floats(0.1, 8)
+
+
+@given(st.lists(st.floats(-13, 10), min_size=1, max_size=9), *GATES)
+def test_the_gate_equals_the_reference(evidence, layers, threshold, sharpness):
+    got = drift_gate(torch.tensor(evidence, dtype=torch.float64), layers, threshold, sharpness)
+    want = [reference.drift_gate(value, layers, threshold, sharpness) for value in evidence]
     assert close(got, torch.tensor(want, dtype=torch.float64), 1e-12)
     assert ((got >= 0) & (got <= 1)).all()
 
 
-@given(st.floats(-10, 10), st.floats(0.01, 5), st.floats(1e-3, 10), st.floats(0.1, 8))
-def test_the_gate_opens_with_the_drift(evidence, more, threshold, sharpness):
-    low, high = drift_gate(torch.tensor([evidence, evidence + more], dtype=torch.float64), threshold, sharpness)
+@given(st.floats(-10, 10), st.floats(0.01, 5), *GATES)
+def test_the_gate_opens_with_the_drift(evidence, more, layers, threshold, sharpness):
+    drifts = torch.tensor([evidence, evidence + more], dtype=torch.float64)
+    low, high = drift_gate(drifts, layers, threshold, sharpness)
     assume(high < 1 - 1e-12)  # not where it is open all the way
     assert low < high
 
@@ -227,14 +243,22 @@ def test_the_gate_opens_with_the_drift(evidence, more, threshold, sharpness):
 @pytest.mark.parametrize("threshold", [1e-3, 0.07, 5.0])
 def test_the_gate_is_half_open_at_the_threshold(threshold):
     at_threshold = torch.tensor([math.log(threshold)], dtype=torch.float64)
-    assert drift_gate(at_threshold, threshold, 4.0).tolist() == [0.5]
-    assert drift_gate(at_threshold + 3, threshold, 0.0).tolist() == [0.5]
+    assert drift_gate(at_threshold, 1, threshold, 4.0).item() == pytest.approx(0.5)
+    assert drift_gate(at_threshold + 3, 1, threshold, 0.0).tolist() == [0.5]
+
+
+def test_the_threshold_falls_with_depth():
+    evidence = torch.tensor([math.log(0.05)], dtype=torch.float64)
+    gates = [drift_gate(evidence, layers, 0.15, 4.0).item() for layers in (1, 5, 25, 60)]
+    assert gates == sorted(gates)
+    assert gates[0] < 0.1
+    assert gates[-1] > 0.6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_have_the_dtype_of_the_moments(dtype):
     pair = instance_moments(images(5, dtype=dtype))
-    weights = soft_neighbours(*pair, torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype), 0.2)
+    weights = soft_neighbours(*pair, 0.2)
     assert weights.dtype == dtype
     assert all(values.dtype == dtype for values in weighted_moments(*pair, weights))
-    assert same_bits(weights, soft_neighbours(*pair, torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype), 0.2))
+    assert same_bits(weights, soft_neighbours(*pair, 0.2))

@@ -6,8 +6,8 @@ Not of the paper. Three things differ from FIND:
   groups, which are often small and noisy.
 - Samples are compared by where their statistics have gone from the source's, deviations as well as means.
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of a sample's
-  neighbourhood from the source, averaged (as a logarithm) over the layers it has passed. A sample that looks like
-  the training data is left nearly alone.
+  neighbourhood from the source, averaged (as a logarithm) over the layers it has passed, against a threshold that
+  falls with depth as divergence does. A sample that looks like the training data is left nearly alone.
 
 Like FIND it keeps nothing between batches, needs no gradients, and can be exported. Its outputs depend on the
 inputs without jumps, so that runtimes agree on them. See docs/beyond-find.md for how it was found.
@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
-from findtta.functional import drift_gate, gaussian_kl, log_drift, soft_neighbours, weighted_moments
+from findtta.functional import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
+from findtta.functional._precision import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.options import Options, option
 
@@ -33,9 +34,11 @@ class FINDSoftOptions(Options):
     """Options of FIND with soft neighbourhoods."""
 
     alpha: float = option(0.7, "weight of the source statistics for samples that have surely drifted, 0 to 1")
-    temperature: float = option(0.25, "of the weights: small for nearest neighbours only, large for all")
-    threshold: float = option(0.07, "divergence from the source at which half of the way to alpha is gone")
-    sharpness: float = option(4.0, "how quickly it is gone around the threshold; 0 always goes half of it")
+    temperature: float = option(0.2, "of the weights: small for nearest neighbours only, large for all")
+    threshold: float = option(
+        0.15, "divergence from the source at which half of the way to alpha is gone, in layer 1"
+    )
+    sharpness: float = option(6.0, "how quickly it is gone around the threshold; 0 always goes half of it")
 
     def __post_init__(self) -> None:
         self.require_fraction("alpha")
@@ -72,24 +75,24 @@ class Evidence:
         self.total: Tensor | None = None
         self.layers = 0
 
-    def add(self, drift: Tensor) -> Tensor:
-        """Add what one layer says, ``(rows,)``, and return the mean over the layers so far, ``(rows,)``."""
+    def add(self, drift: Tensor) -> tuple[Tensor, int]:
+        """Add what one layer says, ``(rows,)``; return the mean over the layers so far, and how many they are."""
         if not self.open:
-            return drift
+            return drift, 1
         rows = drift.shape[0]
         if self.total is None:
             self.total, self.layers = drift, 1
-            return drift
+            return drift, 1
         samples = self.total.shape[0]
         if rows == samples:
             self.total, self.layers = self.total + drift, self.layers + 1
-            return self.total / self.layers
+            return self.total / self.layers, self.layers
         if rows % samples:
-            return drift  # rows that are no images, nor parts of images, have no history
+            return drift, 1  # rows that are no images, nor parts of images, have no history
         # A layer that sees several windows of each image: they share what is known about the image.
         windows = rows // samples
         self.total, self.layers = self.total + drift.view(samples, windows).mean(1), self.layers + 1
-        return (self.total / self.layers).repeat_interleave(windows)
+        return (self.total / self.layers).repeat_interleave(windows), self.layers
 
 
 class SoftNorm(AdaptiveNorm):
@@ -106,16 +109,22 @@ class SoftNorm(AdaptiveNorm):
         if self.options.alpha == 1:
             return source_mean, source_variance
         eps: float = self.norm.eps  # type: ignore[assignment]
-        source_mean, source_variance = source_mean.to(mean.dtype), source_variance.to(mean.dtype)
-        weights = soft_neighbours(mean, variance, source_mean, source_variance, self.options.temperature, eps)
-        about = mean.nan_to_num(nan=0.0).mean(0)
-        near_mean, near_variance = weighted_moments(mean, variance, weights, about)
-        drift = log_drift(gaussian_kl(near_mean, near_variance, source_mean, source_variance, eps))
-        gate = drift_gate(self.evidence.add(drift), self.options.threshold, self.options.sharpness)
+        source_mean, source_variance = as_dtype(source_mean, mean.dtype), as_dtype(source_variance, mean.dtype)
+        shift, stretch = in_source_units(mean, variance, source_mean, source_variance, eps)
+        weights = soft_neighbours(shift, stretch, self.options.temperature)
+        near_shift, near_spread = weighted_moments(shift, stretch * stretch, weights)
+        unit = source_variance + eps
+        near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
+        drift = log_drift(near_shift, near_spread, weights.diagonal())
+        evidence, layers = self.evidence.add(drift)
         if not torch.compiler.is_compiling():
             self.last_batch["drift"] = drift
+        gate = drift_gate(evidence, layers, self.options.threshold, self.options.sharpness)
         trust = ((1 - self.options.alpha) * gate)[:, None]
-        return torch.lerp(source_mean, near_mean, trust), torch.lerp(source_variance, near_variance, trust)
+        return (
+            torch.addcmul(source_mean, trust * near_shift, unit.sqrt()),
+            torch.addcmul(source_variance, trust * (near_spread - 1), unit),
+        )
 
     def reset(self) -> None:
         self.last_batch.clear()

@@ -7,7 +7,7 @@ from findtta.functional.moments import batch_moments, group_moments, instance_mo
 from findtta.functional.normalize import blend, normalize
 from findtta.functional.partition import components, count_groups, first_neighbours, partition
 from findtta.functional.sensitivity import gaussian_kl, layer_score, normalize_scores
-from findtta.functional.soft import drift_gate, log_drift, soft_neighbours, weighted_moments
+from findtta.functional.soft import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
 
 __all__ = [
     "batch_moments",
@@ -18,6 +18,7 @@ __all__ = [
     "first_neighbours",
     "gaussian_kl",
     "group_moments",
+    "in_source_units",
     "instance_aware_moments",
     "instance_moments",
     "layer_score",

@@ -1,84 +1,123 @@
-"""Soft neighbourhoods: every sample has statistics of its own, averaged over the samples that drift like it."""
+"""Soft neighbourhoods: every sample has statistics of its own, averaged over the samples that drift like it.
+
+All of it is in units of the source: a mean counts source deviations from the source's mean, and a variance is a
+multiple of the source's. See :func:`in_source_units`.
+"""
 
 from __future__ import annotations
 
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from findtta.functional.moments import replace_nan
+
 POISONED = -math.inf  # its weight is exactly 0 at any temperature
-LEAST_COSINE = -2.0  # below any cosine, rounded as it may be; a sample on its own has this for its nearest
+LEAST_LIKENESS = -2.0  # below any, rounded as it may be; a sample on its own has this for its nearest
+NO_DRIFT = 1e-12  # keeps the likeness of samples that are just like the source from being 0 / 0
 LEAST_DRIFT = 1e-6  # has a logarithm
+DEPTH_EXPONENT = 0.4  # how quickly divergence falls with depth, with and without drift: see docs/beyond-find.md
 
 
-def soft_neighbours(
-    mean: Tensor,
-    variance: Tensor,
-    source_mean: Tensor,
-    source_variance: Tensor,
-    temperature: float,
-    eps: float = 1e-5,
-) -> Tensor:
-    """Weigh the samples of a batch by how much alike they drift.
-
-    A sample is described by where its statistics have gone from the source's: standardised means and log
-    deviations. Weights are a softmax over the cosines of the descriptions. A sample counts for itself as much as
-    its nearest neighbour does, not more: else its own content would outweigh the drift that it shares.
+def in_source_units(
+    mean: Tensor, variance: Tensor, source_mean: Tensor, source_variance: Tensor, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """Shift and stretch of every sample against the source.
 
     Args:
         mean: Instance means, ``(B, C)``.
         variance: Instance variances, ``(B, C)``.
         source_mean: Source means, ``(C,)``.
         source_variance: Source variances, ``(C,)``.
-        temperature: Small: the nearest neighbours only; large: the whole batch.
         eps: Added to variances.
+
+    Returns:
+        Shift of the mean in source deviations, and deviation as a multiple of the source's, ``(B, C)`` each: 0 and
+        1 for a sample that is just like the source.
+    """
+    scale = torch.rsqrt(source_variance + eps)
+    return (mean - source_mean) * scale, torch.sqrt(variance + eps) * scale
+
+
+def soft_neighbours(shift: Tensor, stretch: Tensor, temperature: float) -> Tensor:
+    """Weigh the samples of a batch by how much alike they drift.
+
+    With ``W(i, j)`` the Wasserstein distance of two samples (as Gaussians with independent channels), they are
+    alike by ``1 - W(i, j)^2 / (W(i, source)^2 + W(j, source)^2)``: 1 for the same drift, 0 for drifts that have
+    nothing to do with each other, -1 for opposite ones. Weights are a softmax over that. A sample counts for
+    itself as much as its nearest neighbour does, not more: else its own content would outweigh the drift that it
+    shares.
+
+    Args:
+        shift: Means in units of the source, ``(B, C)``.
+        stretch: Deviations in units of the source, ``(B, C)``.
+        temperature: Small: the nearest neighbours only; large: the whole batch.
 
     Returns:
         Weights, ``(B, B)``; rows sum to 1. A poisoned sample has no weight for the others.
     """
-    source_variance = source_variance + eps
-    shift = (mean - source_mean) * source_variance.rsqrt()
-    stretch = 0.5 * torch.log((variance + eps) / source_variance)
-    direction = F.normalize(torch.cat([shift, stretch], 1), dim=1)
-    cosine = direction @ direction.T
-    cosine = cosine.masked_fill(cosine.isnan(), POISONED)
-    index = torch.arange(cosine.shape[0], device=cosine.device)
+    drift = torch.cat([shift, stretch - 1], 1)
+    energy = (drift * drift).sum(1) + NO_DRIFT
+    half_likeness = replace_nan(drift @ drift.T / (energy[:, None] + energy), POISONED)
+    return torch.softmax(_nearest_on_diagonal(half_likeness) * (2 / temperature), 1)
+
+
+def _nearest_on_diagonal(likeness: Tensor) -> Tensor:
+    if not torch.compiler.is_compiling():
+        likeness.fill_diagonal_(LEAST_LIKENESS)
+        likeness.diagonal().copy_(likeness.amax(1))
+        return likeness
+    # The quicker form above would fix the size of the batch in a traced graph.
+    index = torch.arange(likeness.shape[0], device=likeness.device)
     itself = index[:, None] == index
-    nearest = cosine.masked_fill(itself, LEAST_COSINE).amax(1, keepdim=True)
-    return torch.softmax(torch.where(itself, nearest, cosine) / temperature, 1)
+    return torch.where(itself, likeness.masked_fill(itself, LEAST_LIKENESS).amax(1, keepdim=True), likeness)
 
 
-def weighted_moments(
-    mean: Tensor, variance: Tensor, weights: Tensor, about: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def weighted_moments(mean: Tensor, variance: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Moments of the mixture that each row of weights makes of the samples.
 
     Args:
-        mean: Instance means, ``(B, C)``.
-        variance: Instance variances, ``(B, C)``.
+        mean: Means of samples, ``(B, C)``; in units of the source, where their squares are no large numbers.
+        variance: Variances of samples, ``(B, C)``.
         weights: ``(rows, B)``; rows sum to 1.
-        about: A point near the means, ``(C,)``, about which squares are summed; it keeps large numbers from
-            cancelling, and changes nothing else.
 
     Returns:
         Mean and biased variance, within and between the samples, ``(rows, C)`` each.
     """
-    centred = mean if about is None else mean - about
     # A zero weight does not remove a NaN from a sum; a zero value does.
-    centred, variance = centred.nan_to_num(nan=0.0), variance.nan_to_num(nan=0.0)
-    sums = weights @ torch.cat([centred, torch.addcmul(variance, centred, centred)], 1)
-    first, second = sums.chunk(2, 1)
-    spread = torch.addcmul(second, first, first, value=-1).clamp_min(0)
-    return (first if about is None else first + about), spread
+    table = replace_nan(torch.cat([mean, torch.addcmul(variance, mean, mean)], 1), 0.0)
+    first, second = (weights @ table).chunk(2, 1)
+    return first, torch.addcmul(second, first, first, value=-1)
 
 
-def log_drift(divergence: Tensor) -> Tensor:
-    """Logarithm of the divergence averaged over channels, ``(B, C)`` to ``(B,)``."""
-    return divergence.mean(1).clamp_min(LEAST_DRIFT).log()
+def log_drift(mean: Tensor, variance: Tensor, own_share: Tensor) -> Tensor:
+    """Logarithm of how far neighbourhoods have drifted: their KL divergence from the source, a mean over channels.
+
+    The fewer samples a neighbourhood averages, the further it is from the source by chance. It is divided by one
+    plus the sample's own share: halved for a sample on its own, left as it is in large batches.
+
+    Args:
+        mean: Means of neighbourhoods in units of the source, ``(B, C)``.
+        variance: Their variances in units of the source, ``(B, C)``, above 0.
+        own_share: The weight of each sample in its own neighbourhood, ``(B,)``.
+
+    Returns:
+        Logarithms, ``(B,)``.
+    """
+    divergence = torch.addcmul(variance - torch.log(variance), mean, mean).mean(1) - 1
+    return (divergence / (2 + 2 * own_share)).clamp_min(LEAST_DRIFT).log()
 
 
-def drift_gate(evidence: Tensor, threshold: float, sharpness: float) -> Tensor:
-    """How far to trust test statistics, 0 to 1: a half where the drift, as a logarithm, is at the threshold."""
-    return torch.sigmoid(sharpness * (evidence - math.log(threshold)))
+def drift_gate(evidence: Tensor, layers: int, threshold: float, sharpness: float) -> Tensor:
+    """How far to trust test statistics, 0 to 1.
+
+    Args:
+        evidence: Logarithm of the drift, averaged over the layers so far, ``(B,)``.
+        layers: How many those are.
+        threshold: The drift at which the gate is half open in the first layer. In later ones it is lower, because
+            divergence falls with depth.
+        sharpness: How quickly it opens around the threshold.
+    """
+    log_threshold = math.log(threshold) - DEPTH_EXPONENT * math.log(layers)
+    return torch.sigmoid(sharpness * evidence - sharpness * log_threshold)
