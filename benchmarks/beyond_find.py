@@ -6,6 +6,7 @@ is reported comes from others (``--first 5000``)::
 
     python benchmarks/beyond_find.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt --first 5000
     python benchmarks/beyond_find.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt --ablations
+    python benchmarks/drift_evidence.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt
 
 Every method sees the same batches, so that differences are paired: the interval beside a difference is 1.96
 standard errors of the mean difference per image, over all seeds of the stream.
@@ -14,12 +15,13 @@ standard errors of the mean difference per image, over all seeds of the stream.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import findtta
@@ -32,7 +34,9 @@ from findtta.models.check import to_input
 from findtta.streams import make
 
 STREAMS = ("crossmix", "random:variant=paper", "shuffle", "static", "wild", "clean", "mostly-clean")
+COLOURS = ("#b0b7bf", "#d9a441", "#5b8dd6", "#1a4f9c")
 Hits = NDArray[np.bool_]
+Accuracies = dict[str, dict[str, float]]  # by stream and method
 
 #: One thing taken out of ``find-soft`` at a time, or set otherwise.
 ABLATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -51,7 +55,27 @@ ABLATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 def main() -> None:
     """Run the study and print it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="0", help="of the streams, with commas (default: 0)")
+    parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
+    parser.add_argument("--methods", default="source,tbn,find,find-soft", help="with commas")
+    parser.add_argument("--ablations", action="store_true", help="take find-soft apart instead")
+    parser.add_argument("--figure", metavar="FILE", help="draw the accuracies as well, as PNG or SVG")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    methods = ABLATIONS if arguments.ablations else {name: (name, {}) for name in arguments.methods.split(",")}
+    drawn: dict[str, Accuracies] = {}
+    for title, network, data in subjects(arguments):
+        table, drawn[title] = study(network, data, methods, arguments)
+        print(f"\n{title}, batch {arguments.batch_size}, images from {arguments.first}\n")
+        print(table, flush=True)
+    if arguments.figure:
+        draw(drawn, arguments.figure)
+
+
+def argument_parser(description: str) -> argparse.ArgumentParser:
+    """Return the arguments that say which networks see which images."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", required=True, help="clean test images (an npz, a folder), or shapes")
     parser.add_argument(
         "--network", action="append", required=True, metavar="ARCH=WEIGHTS", help="may be repeated"
@@ -60,16 +84,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first image used (default: 0)")
     parser.add_argument("--images", type=int, default=200, help="per corruption (default: 200)")
     parser.add_argument("--clean", type=int, default=2000, help="clean images (default: 2000)")
-    parser.add_argument("--seeds", default="0", help="of the streams, with commas (default: 0)")
-    parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
-    parser.add_argument("--methods", default="source,tbn,find,find-soft", help="with commas")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--ablations", action="store_true", help="take find-soft apart instead")
     parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    return parser
+
+
+def subjects(arguments: argparse.Namespace) -> Iterator[tuple[str, Classifier, DomainDataset]]:
+    """Yield a title, the network and the data for every network that was named."""
     data = load(arguments.data)
-    methods = ABLATIONS if arguments.ablations else {name: (name, {}) for name in arguments.methods.split(",")}
     for named in arguments.network:
         arch, _, weights = named.partition("=")
         network = (
@@ -77,10 +99,7 @@ def main() -> None:
             if weights
             else load_network(arch)
         )
-        print(
-            f"\n{Path(arguments.data).stem}, {arch}, batch {arguments.batch_size}, images from {arguments.first}\n"
-        )
-        print(study(network, data, methods, arguments), flush=True)
+        yield f"{Path(arguments.data).stem}, {arch}", network, data
 
 
 def study(
@@ -88,10 +107,10 @@ def study(
     data: DomainDataset,
     methods: Mapping[str, tuple[str, dict[str, Any]]],
     arguments: argparse.Namespace,
-) -> str:
-    """Run all methods on all streams, and return the table."""
+) -> tuple[str, Accuracies]:
+    """Run all methods on all streams, and return the table and the accuracies in it."""
     adapted = {name: findtta.adapt(network, method, **options) for name, (method, options) in methods.items()}
-    rows = []
+    rows, accuracies = [], {}
     for text in arguments.streams.split(","):
         hits: dict[str, list[Hits]] = {name: [] for name in methods}
         for seed in [int(seed) for seed in arguments.seeds.split(",")]:
@@ -99,11 +118,12 @@ def study(
             for name, model in adapted.items():
                 model.reset()
                 hits[name].append(right(model, batches))
-        rows.append(
-            (text.partition(":")[0], *columns({name: np.concatenate(parts) for name, parts in hits.items()}))
-        )
+        joined = {name: np.concatenate(parts) for name, parts in hits.items()}
+        stream = text.partition(":")[0]
+        rows.append((stream, *columns(joined)))
+        accuracies[stream] = {name: 100.0 * hit.mean() for name, hit in joined.items()}
     compared = [f"find-soft - {name}" for name in ("find", "source") if {name, "find-soft"} <= set(methods)]
-    return render(["stream", "images", *methods, *compared], rows)
+    return render(["stream", "images", *methods, *compared], rows), accuracies
 
 
 def columns(hits: Mapping[str, Hits]) -> list[str]:
@@ -156,6 +176,23 @@ def right(model: torch.nn.Module, batches: Sequence[tuple[Any, NDArray[np.int64]
     return np.concatenate(
         [model(to_input(images, device)).argmax(1).numpy() == np.asarray(labels) for images, labels in batches]
     )
+
+
+def draw(accuracies: Mapping[str, Accuracies], path: str) -> None:
+    """Draw bars: a panel for each network, a cluster for each stream."""
+    figure = Figure(figsize=(4.5 * len(accuracies), 3), layout="constrained")
+    panels = figure.subplots(1, len(accuracies), squeeze=False)
+    for panel, (title, streams) in zip(panels[0], accuracies.items(), strict=True):
+        methods = list(next(iter(streams.values())))
+        width, first = 0.8 / len(methods), 0.4 / len(methods) - 0.4
+        for index, (method, colour) in enumerate(zip(methods, COLOURS, strict=False)):
+            places = [place + first + index * width for place in range(len(streams))]
+            panel.bar(places, [row[method] for row in streams.values()], width, label=method, color=colour)
+        panel.set_xticks(range(len(streams)), list(streams))
+        panel.set_title(title)
+        panel.set_ylabel("% right")
+    panels[0][0].legend(frameon=False, ncols=2)
+    figure.savefig(path, dpi=80)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,10 @@ def measure_time(name: str, layout: str, batch_size: int) -> str:
     }
     rounds, calls = ROUNDS[name]
     times = interleave({label: forward(model, batch) for label, model in models.items()}, rounds, calls)
-    to_plain, to_tbn = ratios(times, "plain"), ratios(times, "TBN (PyTorch's own)")
-    rows = [[label, f"{1e3 * min(times[label]):.1f}", to_plain[label], to_tbn[label]] for label in models]
-    return render(["forward pass", "best ms", "ratio to plain", "ratio to PyTorch's TBN"], rows)
+    bases = {"plain": "plain", "PyTorch's TBN": "TBN (PyTorch's own)", "FIND": "FIND"}
+    compared = [ratios(times, base) for base in bases.values()]
+    rows = [[label, f"{1e3 * min(times[label]):.1f}", *(to[label] for to in compared)] for label in models]
+    return render(["forward pass", "best ms", *(f"ratio to {name}" for name in bases)], rows)
 
 
 def measure_layers(name: str, layout: str, batch_size: int) -> str:

@@ -90,5 +90,6 @@ def variants(network: nn.Module, batch: Tensor) -> dict[str, nn.Module]:
         "FIND": adapt(network, "find"),
         "FIND, no buffer reuse": adapt(network, "find", reuse_buffers=False),
         "FIND*": find_star(network, batch),
+        "find-soft": adapt(network, "find-soft"),
         "FIND, loop over groups": naive_find(network),
     }
