@@ -52,7 +52,7 @@ def main() -> None:
         draw(measured, arguments.figure)
 
 
-def evidence(adapted: torch.nn.Module, images: torch.Tensor) -> Evidence:
+def evidence(adapted: torch.nn.Module, images: Any) -> Evidence:
     """Return the evidence of drift of every image after every layer."""
     adapted(to_input(images, torch.device("cpu")))
     layers = [layer for layer in adapted.modules() if isinstance(layer, SoftNorm)]
