@@ -45,6 +45,7 @@ ABLATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "find-soft": ("find-soft", {}),
     "no gate, same mean trust": ("find-soft", {"sharpness": 0.0}),
     "no gate, full trust": ("find-soft", {"threshold": 1e-6}),
+    "higher threshold": ("find-soft", {"threshold": 0.25}),
     "nearest only": ("find-soft", {"temperature": 0.05}),
     "wider": ("find-soft", {"temperature": 0.4}),
     "whole batch": ("find-soft", {"temperature": 100.0}),

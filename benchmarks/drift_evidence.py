@@ -39,10 +39,7 @@ def main() -> None:
         adapted = findtta.adapt(network, "find-soft")
         measured[title] = {
             stream: np.concatenate(
-                [
-                    evidence(adapted, to_input(images, "cpu"))
-                    for images, _ in batches_of(stream, data, 0, arguments)
-                ]
+                [evidence(adapted, images) for images, _ in batches_of(stream, data, 0, arguments)]
             )
             for stream in ("clean", "crossmix")
         }
