@@ -142,7 +142,8 @@ class FINDSoft(Adapted):
     citation = "This project, after Jiang et al., NeurIPS 2025 (FIND)"
     weakness = (
         "Drift that shows in no statistics, or only late in the network, is hardly followed. Where every batch "
-        "holds one kind of drift, batch statistics may be better. On large photos FIND is as good or better."
+        "holds one kind of drift, batch statistics may be better. On large photos FIND is about a point better. "
+        "Networks whose running statistics do not fit their own clean images lose some accuracy on those."
     )
     options_type = FINDSoftOptions
 

@@ -143,8 +143,8 @@ def _require_orderless(settings: Settings) -> None:
         raise OptionError(
             f"method: {settings.method!r} learns from each batch, so that an answer depends on all images before "
             "it, and blocks that are computed apart, or after a restart, have not seen those. Take a method that "
-            "keeps nothing (find, find-soft, tbn, alpha-bn, iabn, source) or find-star, or call findtta.adapt in a "
-            "loop of your own."
+            "keeps nothing (find, find-soft, tbn, alpha-bn, iabn, source) or find-star, or call findtta.adapt in "
+            "a loop of your own."
         )
 
 
