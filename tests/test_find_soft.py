@@ -1,4 +1,5 @@
 import copy
+import functools
 import pickle
 
 import pytest
@@ -42,6 +43,12 @@ DOUBLE = torch.float64
 
 def soft(model=None, **options):
     return findtta.adapt(tiny() if model is None else model, "find-soft", **options)
+
+
+@functools.cache
+def shared_soft(temperature=0.2):
+    """One for many examples: it keeps nothing between batches, and to make one takes longer than to run it."""
+    return soft(tiny(DOUBLE), temperature=temperature)
 
 
 def plain(model, batch):
@@ -192,7 +199,7 @@ def test_mode_changes_nothing():
 @settings(max_examples=12)
 @given(st.integers(2, 9), st.integers(0, 10**6))
 def test_permuting_the_batch_permutes_the_outputs(count, seed):
-    adapted, batch = soft(tiny(DOUBLE)), images(count, seed, DOUBLE, size=4)
+    adapted, batch = shared_soft(), images(count, seed, DOUBLE, size=4)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     assert close(adapted(batch[order]), adapted(batch)[order], 1e-10)
 
@@ -212,7 +219,7 @@ def test_identical_samples_get_identical_outputs():
     st.booleans(),
 )
 def test_a_poisoned_sample_changes_no_other(count, seed, poison, temperature, everywhere):
-    adapted, batch = soft(tiny(DOUBLE), temperature=temperature), images(count, seed, DOUBLE, size=4)
+    adapted, batch = shared_soft(temperature), images(count, seed, DOUBLE, size=4)
     bad = seed % count
     batch[bad, slice(None) if everywhere else 1, 0, 0] = poison
     assert close(without(adapted(batch), bad), adapted(without(batch, bad)), 1e-10)
