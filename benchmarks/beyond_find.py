@@ -65,6 +65,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     methods = ABLATIONS if arguments.ablations else {name: (name, {}) for name in arguments.methods.split(",")}
+    if arguments.figure and len(methods) > len(COLOURS):
+        parser.error(f"--figure has colours for {len(COLOURS)} methods, not for {len(methods)}.")
     drawn: dict[str, Accuracies] = {}
     for title, network, data in subjects(arguments):
         table, drawn[title] = study(network, data, methods, arguments)
@@ -87,6 +89,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--clean", type=int, default=2000, help="clean images (default: 2000)")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", type=torch.device, default="cpu", help="such as cuda (default: cpu)")
     return parser
 
 
@@ -100,7 +103,7 @@ def subjects(arguments: argparse.Namespace) -> Iterator[tuple[str, Classifier, D
             if weights
             else load_network(arch)
         )
-        yield f"{Path(arguments.data).stem}, {arch}", network, data
+        yield f"{Path(arguments.data).stem}, {arch}", network.to(arguments.device), data
 
 
 def study(
@@ -118,7 +121,7 @@ def study(
             batches = list(batches_of(text, data, seed, arguments))
             for name, model in adapted.items():
                 model.reset()
-                hits[name].append(right(model, batches))
+                hits[name].append(right(model, batches, arguments.device))
         joined = {name: np.concatenate(parts) for name, parts in hits.items()}
         stream = text.partition(":")[0]
         rows.append((stream, *columns(joined)))
@@ -141,6 +144,9 @@ class Window(DomainDataset):
     """The rows of a dataset from ``first`` on, so that images for choosing and for reporting differ."""
 
     def __init__(self, whole: DomainDataset, first: int, count: int) -> None:
+        smallest = min(len(whole.labels(domain)) for domain in whole.domains)
+        if first + count > smallest:
+            raise SystemExit(f"--first {first} and {count} images from there: the data has {smallest} images.")
         self.whole, self.rows = whole, np.arange(first, first + count)
         self.name, self.domains, self.classes = whole.name, whole.domains, whole.classes
         self.image_size, self.generated = whole.image_size, whole.generated
@@ -171,12 +177,10 @@ def batches_of(
     return [part.batch(batch.domain_ids, batch.rows) for batch in stream]
 
 
-def right(model: torch.nn.Module, batches: Sequence[tuple[Any, NDArray[np.int64]]]) -> Hits:
+def right(model: torch.nn.Module, batches: Sequence[tuple[Any, NDArray[np.int64]]], device: torch.device) -> Hits:
     """Return which images a model classifies right."""
-    device = torch.device("cpu")
-    return np.concatenate(
-        [model(to_input(images, device)).argmax(1).numpy() == np.asarray(labels) for images, labels in batches]
-    )
+    answers = ((model(to_input(images, device)).argmax(1).cpu().numpy(), labels) for images, labels in batches)
+    return np.concatenate([answer == np.asarray(labels) for answer, labels in answers])
 
 
 def draw(accuracies: Mapping[str, Accuracies], path: str) -> None:
@@ -186,7 +190,7 @@ def draw(accuracies: Mapping[str, Accuracies], path: str) -> None:
     for panel, (title, streams) in zip(panels[0], accuracies.items(), strict=True):
         methods = list(next(iter(streams.values())))
         width, first = 0.8 / len(methods), 0.4 / len(methods) - 0.4
-        for index, (method, colour) in enumerate(zip(methods, COLOURS, strict=False)):
+        for index, (method, colour) in enumerate(zip(methods, COLOURS[-len(methods) :], strict=True)):
             places = [place + first + index * width for place in range(len(streams))]
             panel.bar(places, [row[method] for row in streams.values()], width, label=method, color=colour)
         panel.set_xticks(range(len(streams)), list(streams))

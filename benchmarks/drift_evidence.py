@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import findtta
 from findtta._table import render
 from findtta.algorithms.find_soft import FINDSoftOptions, SoftNorm
-from findtta.functional.soft import DEPTH_EXPONENT
+from findtta.functional.soft import drift_threshold
 from findtta.models.check import to_input
 
 DEPTHS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -39,7 +39,10 @@ def main() -> None:
         adapted = findtta.adapt(network, "find-soft")
         measured[title] = {
             stream: np.concatenate(
-                [evidence(adapted, images) for images, _ in batches_of(stream, data, 0, arguments)]
+                [
+                    evidence(adapted, images, arguments.device)
+                    for images, _ in batches_of(stream, data, 0, arguments)
+                ]
             )
             for stream in ("clean", "crossmix")
         }
@@ -49,19 +52,18 @@ def main() -> None:
         draw(measured, arguments.figure)
 
 
-def evidence(adapted: torch.nn.Module, images: Any) -> Evidence:
+def evidence(adapted: torch.nn.Module, images: Any, device: torch.device) -> Evidence:
     """Return the evidence of drift of every image after every layer."""
-    adapted(to_input(images, torch.device("cpu")))
+    adapted(to_input(images, device))
     layers = [layer for layer in adapted.modules() if isinstance(layer, SoftNorm)]
-    drift = torch.stack([layer.last_batch["drift"] for layer in layers], 1)
+    drift = torch.stack([layer.last_batch["drift"] for layer in layers], 1).cpu()
     mean: Evidence = (drift.cumsum(1) / torch.arange(1, len(layers) + 1)).double().numpy()
     return mean
 
 
-def threshold(layers: int) -> Evidence:
+def thresholds(layers: int) -> list[float]:
     """Return the threshold after each of so many layers."""
-    falling: Evidence = FINDSoftOptions().threshold * np.arange(1, layers + 1) ** -DEPTH_EXPONENT
-    return falling
+    return [drift_threshold(layer, FINDSoftOptions().threshold) for layer in range(1, layers + 1)]
 
 
 def table(measured: Mapping[str, Evidence]) -> str:
@@ -71,7 +73,7 @@ def table(measured: Mapping[str, Evidence]) -> str:
     rows = []
     for depth in DEPTHS:
         layer = round(depth * (layers - 1))
-        limit = threshold(layers)[layer]
+        limit = thresholds(layers)[layer]
         rows.append(
             (
                 f"{layer + 1} of {layers}",
@@ -100,7 +102,7 @@ def draw(measured: Mapping[str, Mapping[str, Evidence]], path: str) -> None:
             layers = np.arange(1, len(middle) + 1)
             panel.fill_between(layers, low, high, color=colour, alpha=0.25, linewidth=0)
             panel.plot(layers, middle, color=colour, label={"clean": "clean", "crossmix": "drifted"}[stream])
-        panel.plot(layers, threshold(len(layers)), color="black", linestyle="--", linewidth=1, label="threshold")
+        panel.plot(layers, thresholds(len(layers)), color="black", linestyle="--", linewidth=1, label="threshold")
         panel.set_yscale("log")
         panel.set_xlabel("layers passed")
         panel.set_title(title)

@@ -17,7 +17,7 @@ POISONED = -math.inf  # its weight is exactly 0 at any temperature
 LEAST_LIKENESS = -2.0  # below any, rounded as it may be; a sample on its own has this for its nearest
 NO_DRIFT = 1e-12  # keeps the likeness of samples that are just like the source from being 0 / 0
 LEAST_DRIFT = 1e-6  # has a logarithm
-DEPTH_EXPONENT = 0.4  # how quickly divergence falls with depth, with and without drift: see docs/beyond-find.md
+DEPTH_EXPONENT = 0.4  # divergence falls with depth, with drift and without: see docs/beyond-find.md
 
 
 def in_source_units(
@@ -109,15 +109,18 @@ def log_drift(mean: Tensor, variance: Tensor, own_share: Tensor) -> Tensor:
     return (divergence / (2 + 2 * own_share)).clamp_min(LEAST_DRIFT).log()
 
 
+def drift_threshold(layers: int, threshold: float) -> float:
+    """The drift at which the gate is half open after so many layers; ``threshold`` is that after the first."""
+    return threshold * layers**-DEPTH_EXPONENT
+
+
 def drift_gate(evidence: Tensor, layers: int, threshold: float, sharpness: float) -> Tensor:
     """How far to trust test statistics, 0 to 1.
 
     Args:
         evidence: Logarithm of the drift, averaged over the layers so far, ``(B,)``.
         layers: How many those are.
-        threshold: The drift at which the gate is half open in the first layer. In later ones it is lower, because
-            divergence falls with depth.
-        sharpness: How quickly it opens around the threshold.
+        threshold: See :func:`drift_threshold`.
+        sharpness: How quickly the gate opens around the threshold.
     """
-    log_threshold = math.log(threshold) - DEPTH_EXPONENT * math.log(layers)
-    return torch.sigmoid(sharpness * evidence - sharpness * log_threshold)
+    return torch.sigmoid(sharpness * evidence - sharpness * math.log(drift_threshold(layers, threshold)))
