@@ -39,7 +39,8 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         "--model",
         default="shapes-resnet26",
         metavar="NAME",
-        help="a shipped model, an architecture or timm:NAME with --weights, or file.py:CALLABLE (default: shapes-resnet26)",
+        help="a shipped model, an architecture or timm:NAME with --weights, or file.py:CALLABLE "
+        "(default: shapes-resnet26)",
     )
     group.add_argument("--weights", metavar="FILE", help="weights of an architecture")
     group.add_argument("--num-classes", type=int, metavar="N", help="of weights that have no card")
