@@ -86,7 +86,7 @@ def test_unwrapping_a_compiled_model():
 
 
 def test_unwrapping_a_plain_model_is_refused():
-    with pytest.raises(UnsupportedModelError, match="but got a TinyNet, which is plain"):
+    with pytest.raises(UnsupportedModelError, match="got a TinyNet, which is plain"):
         findtta.unwrap(tiny())
 
 
@@ -103,7 +103,7 @@ def test_a_refused_model_is_not_touched_even_in_place(layer):
 
 
 def test_an_unknown_method_is_refused_with_close_matches():
-    with pytest.raises(UnknownNameError, match=r"one of .*find.*, but got 'fnd'\. Did you mean .*'find'") as error:
+    with pytest.raises(UnknownNameError, match=r"one of .*find.*, got 'fnd'\. Did you mean .*'find'") as error:
         findtta.adapt(tiny(), "fnd")
     assert all(method in str(error.value) for method in METHODS)
 
@@ -126,16 +126,16 @@ def test_a_method_without_options_says_so(method):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("find", {"alpha": 1.1}, "'alpha' must be a number from 0 to 1, but got 1.1"),
+        ("find", {"alpha": 1.1}, "'alpha' must be a number from 0 to 1, got 1.1"),
         ("find", {"alpha": -0.1}, "'alpha'"),
-        ("find", {"alpha": "high"}, "but got 'high'"),
-        ("find", {"alpha": True}, "but got True"),
-        ("find", {"alpha": None}, "but got None"),
-        ("alpha-bn", {"alpha": float("nan")}, "but got nan"),
+        ("find", {"alpha": "high"}, "got 'high'"),
+        ("find", {"alpha": True}, "got True"),
+        ("find", {"alpha": None}, "got None"),
+        ("alpha-bn", {"alpha": float("nan")}, "got nan"),
         ("find-star", {"alpha": 2}, "'alpha'"),
         ("find-star", {"threshold": "0.1"}, "'threshold' must be a number"),
         ("find-star", {"threshold": float("nan")}, "'threshold'"),
-        ("find-star", {"cold_start": 0}, "'cold_start' must be a whole number of at least 1, but got 0"),
+        ("find-star", {"cold_start": 0}, "'cold_start' must be a whole number of at least 1, got 0"),
         ("find-star", {"cold_start": 2.5}, "'cold_start'"),
         ("find-star", {"cold_start": True}, "'cold_start'"),
     ],
@@ -170,9 +170,9 @@ def fused_model():
             lambda: torch.compile(tiny(), backend="eager"),
             r"compiled already.*torch.compile\(findtta.adapt\(model\)\)",
         ),
-        (lambda: "resnet50", "must be a torch.nn.Module, but got str"),
-        (lambda: TinyNet, "must be a torch.nn.Module, but got type"),
-        (lambda: tiny().state_dict(), "must be a torch.nn.Module, but got OrderedDict"),
+        (lambda: "resnet50", "must be a torch.nn.Module, got str"),
+        (lambda: TinyNet, "must be a torch.nn.Module, got type"),
+        (lambda: tiny().state_dict(), "must be a torch.nn.Module, got OrderedDict"),
     ],
 )
 def test_a_model_that_cannot_be_adapted_is_refused_with_the_reason(make, message):

@@ -99,7 +99,7 @@ def test_doctor_looks_at_a_saved_batch(capsys, model_file, tmp_path, suffix):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("resnet50", "must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, but got 'resnet50'"),
+        ("resnet50", "must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, got 'resnet50'"),
         ("no_such_module:make", "'no_such_module' cannot be imported"),
         ("no/such/file.py:make", "cannot be imported"),
         ("{file}:missing", "has no 'missing'"),

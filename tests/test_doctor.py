@@ -180,7 +180,7 @@ def test_a_batch_the_model_cannot_run_on_is_a_warning():
 
 
 def test_something_else_than_a_module_is_refused():
-    with pytest.raises(findtta.UnsupportedModelError, match="but got dict"):
+    with pytest.raises(findtta.UnsupportedModelError, match="got dict"):
         findtta.inspect({})
 
 

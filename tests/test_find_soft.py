@@ -236,7 +236,7 @@ def test_outputs_do_not_jump():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"alpha": 1.5}, "'alpha' must be a number from 0 to 1, but got 1.5"),
+        ({"alpha": 1.5}, "'alpha' must be a number from 0 to 1, got 1.5"),
         ({"alpha": "0.5"}, "'alpha'"),
         ({"alpha": True}, "'alpha'"),
         ({"temperature": 0}, "'temperature' must be above 0"),
@@ -246,7 +246,7 @@ def test_outputs_do_not_jump():
         ({"threshold": 0.0}, "'threshold' must be above 0"),
         ({"threshold": -1}, "'threshold'"),
         ({"threshold": float("nan")}, "'threshold'"),
-        ({"sharpness": -1}, "'sharpness' must be a number of at least 0, but got -1"),
+        ({"sharpness": -1}, "'sharpness' must be a number of at least 0, got -1"),
         ({"sharpness": "4"}, "'sharpness'"),
     ],
 )

@@ -116,7 +116,7 @@ def test_iabn_keeps_nan_where_it_came_from(base):
 
 
 def test_iabn_refuses_bad_options():
-    with pytest.raises(OptionError, match="'base' must be 'source' or 'batch', but got 'test'"):
+    with pytest.raises(OptionError, match="'base' must be 'source' or 'batch', got 'test'"):
         findtta.adapt(tiny(), "iabn", base="test")
     with pytest.raises(OptionError, match="'k' must be at least 0"):
         findtta.adapt(tiny(), "iabn", k=-1.0)
@@ -256,7 +256,7 @@ def test_presets():
     [
         ({"mean": (0.5, 0.5, 0.5)}, "'mean' and 'std' must be given together"),
         ({"mean": (0.5,), "std": (0.0,)}, "above 0"),
-        ({"view": "weak"}, "'view' must be 'strong' or 'flip', but got 'weak'"),
+        ({"view": "weak"}, "'view' must be 'strong' or 'flip', got 'weak'"),
         ({"alpha": 2.0}, "'alpha' must be a number from 0 to 1"),
         ({"memory_size": 0}, "'memory_size' must be a whole number"),
     ],

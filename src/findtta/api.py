@@ -102,7 +102,7 @@ def unwrap(adapted: nn.Module) -> nn.Module:
     adapted = getattr(adapted, "_orig_mod", adapted)
     if not isinstance(adapted, Adapted):
         raise UnsupportedModelError(
-            f"adapted must be what findtta.adapt returned, but got a {type(adapted).__name__}, which is plain."
+            f"adapted must be what findtta.adapt returned, got a {type(adapted).__name__}, which is plain."
         )
     return (adapted if adapted.inplace else copy.deepcopy(adapted)).restore()
 
@@ -113,7 +113,7 @@ def _method_class(method: str | type[Adapted]) -> type[Adapted]:
     if isinstance(method, type) and issubclass(method, Adapted):
         return method
     raise UnknownNameError(
-        f"method must be a name or a subclass of findtta.Adapted, but got {method!r}. The names are "
+        f"method must be a name or a subclass of findtta.Adapted, got {method!r}. The names are "
         f"{', '.join(method_names())}."
     )
 
@@ -121,7 +121,7 @@ def _method_class(method: str | type[Adapted]) -> type[Adapted]:
 def _refuse_unless_plain(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise UnsupportedModelError(
-            f"model must be a torch.nn.Module, but got {type(model).__name__}. Build the module and load its "
+            f"model must be a torch.nn.Module, got {type(model).__name__}. Build the module and load its "
             "weights first."
         )
     if isinstance(model, Adapted):

@@ -74,7 +74,7 @@ def inspect(model: nn.Module, batch: Tensor | None = None) -> Inspection:
         True
     """
     if not isinstance(model, nn.Module):
-        raise UnsupportedModelError(f"model must be a torch.nn.Module, but got {type(model).__name__}.")
+        raise UnsupportedModelError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
     sites = find_norms(model)
     layers = [
         LayerFinding(s.name or "(the model itself)", s.kind, s.channels, s.problem is None, _note(s))

@@ -156,7 +156,7 @@ def load_method(name: str) -> type[Adapted]:
     sources = _sources()
     if name not in sources:
         raise UnknownNameError(
-            f"method must be one of {', '.join(sources)}, but got {name!r}.{close_matches(name, sources)}"
+            f"method must be one of {', '.join(sources)}, got {name!r}.{close_matches(name, sources)}"
         )
     module_name, _, class_name = sources[name].partition(":")
     method = getattr(import_module(module_name), class_name)

@@ -88,7 +88,7 @@ def test_closing_stops_the_processes_and_leaves_the_environment_alone(monkeypatc
 
 @pytest.mark.parametrize(("workers", "threads"), [(0, None), (1, 0)])
 def test_counts_must_be_positive(workers, threads):
-    with pytest.raises(OptionError, match="must be at least 1, but is 0"):
+    with pytest.raises(OptionError, match="must be at least 1, got 0"):
         Processes(workers, threads)
 
 

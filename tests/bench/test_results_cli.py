@@ -135,7 +135,7 @@ def test_one_run_in_full(results, store):
 
 
 def test_digests_must_name_one_run(results, store):
-    for prefix, message in (("zzzz", "but is 'zzzz'"), ("", "but is ''")):
+    for prefix, message in (("zzzz", "got 'zzzz'"), ("", "got ''")):
         code, output, errors = results("--show", prefix)
         assert (code, output) == (2, "")
         assert message in errors
@@ -226,7 +226,7 @@ def test_places_that_cannot_be_written_are_clear_errors(results, tmp_path, suffi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--export all.xlsx", "--export must be a file ending in .csv or .parquet, but is 'all.xlsx'"),
+        ("--export all.xlsx", "--export must be a file ending in .csv or .parquet, got 'all.xlsx'"),
         ("--mix", "--mix belongs to --compare"),
         ("--value nll", "--value belongs to --compare"),
         ("--compare --rows stream --columns stream", "rows and columns must differ"),

@@ -221,7 +221,7 @@ def test_find_takes_the_first_characters(store):
     with pytest.raises(UnknownNameError, match="2 results begin with 'abcdef'"):
         store.find("abcdef")
     for prefix in ("0000", "fff", ""):
-        with pytest.raises(UnknownNameError, match=f"4 results in .* but is '{prefix}'"):
+        with pytest.raises(UnknownNameError, match=f"4 results in .* got '{prefix}'"):
             store.find(prefix)
 
 

@@ -158,8 +158,8 @@ GOOD = np.zeros((2, 32, 32, 3), np.uint8)
         ([[1]], "NumPy array"),
         (GOOD[0], r"shape \(n, height, width, 3\)"),
         (GOOD.transpose(0, 3, 1, 2), r"but it is \(2, 3, 32, 32\)"),
-        (GOOD.astype(np.float32), "uint8, from 0 to 255, but are float32"),
-        (GOOD[:, :31], "at least 32 pixels high and wide, but are 31 x 32"),
+        (GOOD.astype(np.float32), "uint8, from 0 to 255, got float32"),
+        (GOOD[:, :31], "at least 32 pixels high and wide, got 31 x 32"),
     ],
 )
 def test_wrong_images_are_refused(images, message):

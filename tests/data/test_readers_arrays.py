@@ -78,7 +78,7 @@ def test_cifar_c_says_what_is_wrong(tmp_path):
         return str(caught.value)
 
     np.save(folder / "labels.npy", labels[:7])
-    assert "must hold 20 labels, or 4 for one block, but has shape (7,)" in message()
+    assert "must hold 20 labels, or 4 for one block, got shape (7,)" in message()
     np.save(folder / "labels.npy", np.arange(20))
     assert "repeat the same labels" in message()
     np.save(folder / "labels.npy", labels.astype(float))
@@ -98,7 +98,7 @@ def test_cifar_c_says_what_is_wrong(tmp_path):
     assert "snow.npy must be a complete .npy file" in message()
     for name in ("snow", "fog", "gaussian_noise"):
         (folder / f"{name}.npy").unlink()
-    assert "but has none" in message()
+    assert "got none" in message()
 
 
 def test_a_missing_domain_is_answered_with_a_suggestion(tmp_path):

@@ -188,7 +188,7 @@ def test_a_hostile_batch_in_a_folder_or_archive_is_refused(place, tmp_path):
         ({b"data": np.zeros((2, 7), np.uint8), b"labels": [0, 1]}, "must hold 'data', uint8 images"),
         ({b"data": np.zeros((2, 3072)), b"labels": [0, 1]}, "must hold 'data', uint8 images"),
         ({b"data": np.zeros((2, 3072), np.uint8)}, "must hold 'labels', a list"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, "one label per image, but has 1 for 2"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, "one label per image, got 1 for 2"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 9]}, "must lie between 0 and 2"),
     ],
 )
@@ -212,7 +212,7 @@ def test_incomplete_sets_and_other_archives(tmp_path, monkeypatch):
     (folder / "data_batch_3").unlink()
     with pytest.raises(InputError, match="data_batch_3 is needed for the train images"):
         read(folder, split="train")
-    with pytest.raises(OptionError, match="split must be 'test' or 'train', but is 'val'"):
+    with pytest.raises(OptionError, match="split must be 'test' or 'train', got 'val'"):
         read(folder, split="val")
     archive = tmp_path / "a.tar"
     archive.write_bytes(tar_bytes({"cifar-10-batches-py/test_batch": files["test_batch"]}))

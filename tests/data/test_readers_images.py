@@ -70,7 +70,7 @@ def test_imagenet_c_images_of_another_size_are_named(tmp_path):
     Image.fromarray(pictures(1, side=40)[0]).save(tmp_path / "fog/5/n01443537/2.png")
     dataset = read(tmp_path)
     assert dataset.images("fog@5", rows(0, 1, 2)).shape == (3, 32, 32, 3)
-    with pytest.raises(InputError, match=r"n01443537.2\.png must be 32x32 like .* but is 40x40"):
+    with pytest.raises(InputError, match=r"n01443537.2\.png must be 32x32 like .* got 40x40"):
         dataset.images("fog@5", rows(3))
     with pytest.raises(OptionError, match="image_size is not an option"):
         read(tmp_path, image_size=32)

@@ -117,7 +117,7 @@ def test_what_is_too_large_is_refused_before_it_is_unpacked():
     assert code_of(claiming(10_000, 9_000)) == "too_many_pixels"
     assert code_of(claiming(20_000, 8_000)) == "too_many_pixels"  # where Pillow warns
     assert code_of(claiming(100_000, 100_000)) == "too_many_pixels"  # where Pillow raises
-    with pytest.raises(OptionError, match="max_pixels must be at least 1, but is 0"):
+    with pytest.raises(OptionError, match="max_pixels must be at least 1, got 0"):
         ImageLimits(max_pixels=0)
 
 

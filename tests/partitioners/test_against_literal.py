@@ -127,7 +127,7 @@ def test_measures_refuse_what_are_not_labels(measure):
         measure(good.float(), good)
     with pytest.raises(InputError, match=r"truth must be whole numbers.*shape \(2, 1\)"):
         measure(good, good[:, None])
-    with pytest.raises(InputError, match="but got 2 and 1"):
+    with pytest.raises(InputError, match="got 2 and 1"):
         measure(good, good[:1])
-    with pytest.raises(InputError, match="but got 0 and 0"):
+    with pytest.raises(InputError, match="got 0 and 0"):
         measure(good[:0], good[:0])

@@ -244,11 +244,11 @@ def test_the_number_of_threads_is_put_back():
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, but is 0"),
-        ({"batch_size": 64, "block_size": 100}, r"multiple of batch_size \(64\), but is 100; 64 would be"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": 64, "block_size": 100}, r"multiple of batch_size \(64\), got 100; 64 would be"),
         ({"top": 0}, "top must be"),
         ({"threads": True}, "threads must be"),
-        ({"format": "csv"}, "format must be 'parquet' or 'jsonl', but is 'csv'"),
+        ({"format": "csv"}, "format must be 'parquet' or 'jsonl', got 'csv'"),
         ({"device": "toaster"}, "device must be such as 'cpu'"),
     ],
 )

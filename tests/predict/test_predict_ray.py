@@ -74,7 +74,7 @@ def test_one_worker_and_what_find_star_has_chosen(ray, tmp_path):
 
 def test_more_workers_than_there_is_room_for_are_refused(ray, tmp_path):
     images = fill(tmp_path / "in", 2)
-    with pytest.raises(OptionError, match="workers must be at most 2, but is 7: Ray has 3 CPUs"):
+    with pytest.raises(OptionError, match="workers must be at most 2, got 7: Ray has 3 CPUs"):
         predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26")), workers=7)
 
 

@@ -51,7 +51,7 @@ def test_what_is_not_there_or_empty_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no image in it"):
         open_source(tmp_path)
     touch(tmp_path / "film.mp4")
-    with pytest.raises(OptionError, match=r"but is the file 'film.mp4'"):
+    with pytest.raises(OptionError, match=r"got the file 'film.mp4'"):
         open_source(tmp_path / "film.mp4")
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(InputError, match="is empty"):

@@ -223,5 +223,5 @@ def test_what_cannot_be_is_refused():
 
     with pytest.raises(InputError, match="at most 4"):
         run_virtually(scenario())
-    with pytest.raises(OptionError, match="max_batch must be at least 1, but is 0"):
+    with pytest.raises(OptionError, match="max_batch must be at least 1, got 0"):
         batcher(Model(), max_batch=0)

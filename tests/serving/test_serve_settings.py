@@ -28,7 +28,7 @@ def no_key(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_batch": 0}, "max_batch must be a whole number of at least 1, but is 0"),
+        ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
         ({"max_batch": True}, "max_batch must be a whole number"),
         ({"threads": 1.5}, "threads must be a whole number"),
         ({"port": 70_000}, "port must be a whole number from 0 to 65535"),
@@ -37,11 +37,11 @@ def no_key(monkeypatch):
         ({"timeout_s": 0}, "timeout_s must be a number"),
         ({"api_key": " "}, "api_key must be ASCII and not blank"),
         ({"api_key": "schl\u00fcssel"}, "api_key must be ASCII"),
-        ({"max_images": 65}, r"max_images must be at most max_batch \(64\), but is 65"),
+        ({"max_images": 65}, r"max_images must be at most max_batch \(64\), got 65"),
         ({"max_batch": 2048}, r"max_batch must be at most max_queue \(1024\)"),
         ({"replicas": 3, "max_replicas": 2}, "replicas must be at most max_replicas"),
         ({"method": "tent"}, "learns from every batch"),
-        ({"method": "find-star", "max_replicas": 2}, "replicas must be 1 for 'find-star', but is 2"),
+        ({"method": "find-star", "max_replicas": 2}, "replicas must be 1 for 'find-star', got 2"),
         ({"options": {"alpha": 2}}, "option 'alpha' must be a number from 0 to 1"),
     ],
 )

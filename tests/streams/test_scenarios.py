@@ -319,7 +319,7 @@ def test_mixed_batches_need_two_domains(name, settings):
 
 
 def test_shuffle_needs_a_domain_of_two_batches():
-    with pytest.raises(OptionError, match=r"at most half of the largest domain \(63\), but is 64"):
+    with pytest.raises(OptionError, match=r"at most half of the largest domain \(63\), got 64"):
         make("shuffle", equal(127, 15))
 
 
@@ -337,5 +337,5 @@ def test_each_scenario_picks_what_it_is_usually_made_of():
 
 
 def test_variants_of_random_are_checked():
-    with pytest.raises(OptionError, match="'variant' must be 'text' or 'paper', but got 'test'"):
+    with pytest.raises(OptionError, match="'variant' must be 'text' or 'paper', got 'test'"):
         Random(variant="test")

@@ -136,7 +136,7 @@ def test_pictures_are_drawn(show, tmp_path, suffix, magic):
 
 
 def test_pictures_name_what_they_need(show, tmp_path, monkeypatch):
-    with pytest.raises(OptionError, match=r"ending in \.png, \.svg, \.pdf, but got 'streams\.jpx'"):
+    with pytest.raises(OptionError, match=r"ending in \.png, \.svg, \.pdf, got 'streams\.jpx'"):
         show("-o", tmp_path / "streams.jpx")
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))

@@ -95,7 +95,7 @@ def augment(images: Tensor, draw: Augmentation) -> Tensor:
     """
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise InputError(
-            f"images must have the shape (B, 3, H, W) or (B, 1, H, W) to be augmented, but got "
+            f"images must have the shape (B, 3, H, W) or (B, 1, H, W) to be augmented, got "
             f"{tuple(images.shape)}. Pass a function of your own as the option 'view'."
         )
     height, width = images.shape[-2:]

@@ -122,7 +122,7 @@ class DeYO(GradientAdapted):
         if inputs.ndim != 4 or min(inputs.shape[2:]) < side:
             raise InputError(
                 f"method {self.name!r} shuffles patches, so inputs must be (batch, channels, height, width) "
-                f"images of at least {side} pixels a side, but got {tuple(inputs.shape)}. Use another method."
+                f"images of at least {side} pixels a side, got {tuple(inputs.shape)}. Use another method."
             )
 
 

@@ -188,5 +188,5 @@ def estimate_fisher(adapted: EATA, batches: Iterable[Tensor]) -> dict[str, Tenso
         finally:
             learned.copy_to(adapted.changing())
     if not count:
-        raise InputError("batches must hold at least one batch of finite inputs, but got none that can be used.")
+        raise InputError("batches must hold at least one batch of finite inputs, got none that can be used.")
     return {name: squared / count for name, squared in table.items()}

@@ -72,7 +72,7 @@ def _as_pairs(options: object) -> tuple[tuple[str, Any], ...] | None:
         return tuple(sorted(dict(options).items()))  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise OptionError(
-            f"option 'partitioner_options' must be a mapping from option to value, but got {options!r}."
+            f"option 'partitioner_options' must be a mapping from option to value, got {options!r}."
         ) from None
 
 

@@ -46,7 +46,7 @@ class FINDSoftOptions(Options):
         for name in ("temperature", "threshold"):
             self.require_at_least_zero(name)
             if getattr(self, name) == 0:
-                raise OptionError(f"option {name!r} must be above 0, but got 0.")
+                raise OptionError(f"option {name!r} must be above 0, got 0.")
 
 
 class Evidence:

@@ -252,7 +252,7 @@ class GradientAdapted(Adapted):
         if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
             came = [getattr(argument, "dtype", type(argument).__name__) for argument in args] + sorted(kwargs)
             raise InputError(
-                f"method {self.name!r} takes one floating-point tensor, the batch, as its only argument, but got "
+                f"method {self.name!r} takes one floating-point tensor, the batch, as its only argument, got "
                 f"({', '.join(map(str, came))}). Wrap a model that needs more in a module that takes one."
             )
         return args[0]

@@ -71,7 +71,7 @@ class MemoryBank(nn.Module):
         if samples.shape[1:] != self.images.shape[1:] or num_classes != len(self.slots_of_class):
             raise InputError(
                 f"inputs must keep the shape {tuple(self.images.shape[1:])} and the model its "
-                f"{len(self.slots_of_class)} classes, because a memory of past inputs is kept, but got "
+                f"{len(self.slots_of_class)} classes, because a memory of past inputs is kept, got "
                 f"{tuple(samples.shape[1:])} and {num_classes}. Call reset() before a different stream."
             )
 

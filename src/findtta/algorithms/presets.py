@@ -43,15 +43,13 @@ class GradientOptions(Options):
         self.unless_none("num_classes", self.require_positive_int)
         if not isinstance(self.skip_layers, tuple) or not all(isinstance(part, str) for part in self.skip_layers):
             raise OptionError(
-                "option 'skip_layers' must be a tuple of parts of layer names, such as ('layer4',), but got "
+                "option 'skip_layers' must be a tuple of parts of layer names, such as ('layer4',), got "
                 f"{self.skip_layers!r}."
             )
         if self.momentum == 1:
-            raise OptionError("option 'momentum' must be below 1, or nothing is ever forgotten, but got 1.")
+            raise OptionError("option 'momentum' must be below 1, or nothing is ever forgotten, got 1.")
         if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
-            raise OptionError(
-                "option 'nesterov' needs a momentum above 0, but got momentum=0: pass nesterov=False."
-            )
+            raise OptionError("option 'nesterov' needs a momentum above 0, got momentum=0: pass nesterov=False.")
 
     def unless_none(self, name: str, require: Callable[[str], None]) -> None:
         """Check option ``name`` with ``require`` if it has a value."""

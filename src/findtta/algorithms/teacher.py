@@ -44,12 +44,12 @@ class TeacherStudentOptions(GradientOptions):
             self.require_choice("view", "strong", "flip")
         if (self.mean is None) != (self.std is None):
             raise OptionError(
-                f"options 'mean' and 'std' must be given together, but got {self.mean!r} and {self.std!r}."
+                f"options 'mean' and 'std' must be given together, got {self.mean!r} and {self.std!r}."
             )
         mean, std = self.mean or (), self.std or ()
         if len(mean) != len(std) or not all(deviation > 0 for deviation in std):
             raise OptionError(
-                "options 'mean' and 'std' must have one number per channel, those of 'std' above 0, but got "
+                "options 'mean' and 'std' must have one number per channel, those of 'std' above 0, got "
                 f"{mean!r} and {std!r}."
             )
 
@@ -104,7 +104,7 @@ class TeacherStudent(GradientAdapted):
         if inputs.ndim != 4 or inputs.shape[1] != len(self.options.mean):
             raise InputError(
                 f"inputs must have the shape (B, {len(self.options.mean)}, H, W) to go with the option 'mean', "
-                f"but got {tuple(inputs.shape)}. Pass one number per channel."
+                f"got {tuple(inputs.shape)}. Pass one number per channel."
             )
         mean = inputs.new_tensor(self.options.mean).view(-1, 1, 1)
         std = inputs.new_tensor(self.options.std).view(-1, 1, 1)

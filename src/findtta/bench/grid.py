@@ -125,7 +125,7 @@ def find(name: str) -> Grid:
     if path.suffix or len(path.parts) > 1:
         raise InputError(f"grid: there is no file {name!r}. Give a TOML file, or a preset: {', '.join(known)}.")
     raise UnknownNameError(
-        f"grid must be a TOML file or a preset ({', '.join(known)}), but got {name!r}.{close_matches(name, known)}"
+        f"grid must be a TOML file or a preset ({', '.join(known)}), got {name!r}.{close_matches(name, known)}"
     )
 
 
@@ -174,7 +174,7 @@ def parse_assignments(name: str, texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise OptionError(f"{name} must look like NAME=VALUE, but got {text!r}.")
+            raise OptionError(f"{name} must look like NAME=VALUE, got {text!r}.")
         values[key.strip()] = parse_value(value.strip())
     return values
 
@@ -230,7 +230,7 @@ def _check_names(where: str, given: Settings, known: tuple[str, ...]) -> None:
 def _entries(name: str, values: Any) -> list[Settings]:
     """Return the settings of every entry of a list of the grid."""
     if not isinstance(values, list | tuple) or not values:
-        raise OptionError(f"{name} must be a list with at least one entry, but is {values!r}.")
+        raise OptionError(f"{name} must be a list with at least one entry, got {values!r}.")
     return [_entry(name, value) for value in values]
 
 
@@ -239,7 +239,7 @@ def _entry(name: str, value: Any) -> Settings:
     if isinstance(value, Mapping):
         _check_names(f"in an entry of {name}", value, _SETTINGS)
         if setting not in value:
-            raise OptionError(f"an entry of {name} must say its {setting!r}, but is {dict(value)!r}.")
+            raise OptionError(f"an entry of {name} must say its {setting!r}, got {dict(value)!r}.")
         settings = dict(value)
     else:
         settings = {setting: value}

@@ -181,7 +181,7 @@ def _device_type(device: str) -> str:
     try:
         return torch.device(device).type
     except RuntimeError as error:
-        raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', but is {device!r}.") from error
+        raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {device!r}.") from error
 
 
 def _check_classes(spec: RunSpec, model: nn.Module, dataset: DomainDataset) -> None:

@@ -104,11 +104,11 @@ def _check(name: str, value: Any) -> None:
         expected = "a whole number or a list of them"
         fits = all(_is_whole(level) for level in value) if isinstance(value, tuple) else _is_whole(value)
     if not fits:
-        raise OptionError(f"{name} must be {expected}, but is {value!r}.")
+        raise OptionError(f"{name} must be {expected}, got {value!r}.")
     if name == "reset" and value not in get_args(Reset):
-        raise OptionError(f"reset must be 'never' or 'domain', but is {value!r}.")
+        raise OptionError(f"reset must be 'never' or 'domain', got {value!r}.")
     if name == "images" and value < 1:
-        raise OptionError(f"images must be at least 1 per domain, but is {value}.")
+        raise OptionError(f"images must be at least 1 per domain, got {value}.")
 
 
 def _is_whole(value: Any) -> bool:

@@ -119,7 +119,7 @@ class Store:
         if not matches or (len(prefix) < SHORTEST_PREFIX and prefix not in known):
             raise UnknownNameError(
                 f"digest must be {SHORTEST_PREFIX} or more first characters of one of the {len(known)} results "
-                f"in {str(self.folder)!r}, but is {prefix!r}: see 'findtta results' for their digests."
+                f"in {str(self.folder)!r}, got {prefix!r}: see 'findtta results' for their digests."
             )
         if len(matches) > 1:
             shown = ", ".join(matches[:5]) + (", ..." if len(matches) > 5 else "")
@@ -152,7 +152,7 @@ class Store:
             Whether it was kept.
         """
         if not _DIGEST.fullmatch(result.digest):
-            raise InputError(f"digest must be letters and digits, but is {result.digest!r}.")
+            raise InputError(f"digest must be letters and digits, got {result.digest!r}.")
         content = result.to_json().encode()
         if result.status != "done" and self.is_done(result.digest):
             return False

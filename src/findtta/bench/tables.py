@@ -185,7 +185,7 @@ def compare(
     for name, given, known in (("rows", rows, AXES), ("columns", columns, AXES), ("value", value, VALUES)):
         _require_known(name, given, known)
     if set(AXES[rows]) & set(AXES[columns]):
-        raise OptionError(f"rows and columns must differ in what they show, but are {rows!r} and {columns!r}.")
+        raise OptionError(f"rows and columns must differ in what they show, got {rows!r} and {columns!r}.")
     names = Names()
     runs = names.runs(results)
     free = {*AXES[rows], *AXES[columns]}
@@ -353,5 +353,5 @@ def _wrapped(text: str) -> list[str]:
 def _require_known(argument: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise UnknownNameError(
-            f"{argument} must be one of {', '.join(known)}, but got {name!r}.{close_matches(name, known)}"
+            f"{argument} must be one of {', '.join(known)}, got {name!r}.{close_matches(name, known)}"
         )

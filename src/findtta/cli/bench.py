@@ -82,7 +82,7 @@ def _whole_number(name: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise OptionError(
-            f"--{name.replace('_', '-')} must be whole numbers such as 0,1,2, but has {text!r}."
+            f"--{name.replace('_', '-')} must be whole numbers such as 0,1,2, got {text!r}."
         ) from None
 
 

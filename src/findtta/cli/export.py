@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     output: Path = arguments.output
     if output.suffix not in (".onnx", ".pt2"):
-        raise OptionError(f"--output must end in .onnx or .pt2, but is {str(output)!r}.")
+        raise OptionError(f"--output must end in .onnx or .pt2, got {str(output)!r}.")
     if arguments.opset is not None and output.suffix != ".onnx":
         raise OptionError(f"--opset is for .onnx files, but --output is {output.name!r}.")
     set_threads(arguments.threads)

@@ -182,13 +182,13 @@ def _seed(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise OptionError(f"--seeds must be whole numbers such as 0,1,2, but has {text!r}.") from None
+        raise OptionError(f"--seeds must be whole numbers such as 0,1,2, got {text!r}.") from None
 
 
 def _method(name: str) -> str:
     if name not in METHODS:
         raise UnknownNameError(
-            f"--methods must be of those that the paper compares ({', '.join(METHODS)}), but has {name!r}."
+            f"--methods must be of those that the paper compares ({', '.join(METHODS)}), got {name!r}."
             f"{close_matches(name, METHODS)}"
         )
     return name
@@ -219,7 +219,7 @@ def _in_step(name: str, values: Sequence[str], index: int, count: int) -> str | 
     if len(values) not in (0, 1, count):
         flag = "as" if name == "stands_for" else name
         raise OptionError(
-            f"--{flag} must be given once, or as often as the others, {count} times, but is given {len(values)} "
+            f"--{flag} must be given once, or as often as the others, {count} times, got given {len(values)} "
             "times."
         )
     return (values[0] if len(values) == 1 else values[index]) if values else None

@@ -212,7 +212,7 @@ def _counted(runs: int) -> str:
 def _require_exportable(path: Path) -> None:
     """Raise before anything is read if the file cannot be what was asked for."""
     if path.suffix.lower() not in _WRITERS:
-        raise OptionError(f"--export must be a file ending in {' or '.join(_WRITERS)}, but is {path.name!r}.")
+        raise OptionError(f"--export must be a file ending in {' or '.join(_WRITERS)}, got {path.name!r}.")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("duckdb") is None:
         raise MissingExtraError("Parquet files need the 'results' extra: pip install \"findtta[results]\"")
 

@@ -124,7 +124,7 @@ def set_threads(threads: int | None) -> None:
     if threads is None:
         return
     if threads < 1:
-        raise OptionError(f"--threads must be at least 1, but is {threads}.")
+        raise OptionError(f"--threads must be at least 1, got {threads}.")
     torch.set_num_threads(threads)
 
 

@@ -120,7 +120,7 @@ _PLAIN = (
 def _replicas(text: str) -> tuple[int, int | None]:
     least, dash, most = text.partition("-")
     if not least.isdecimal() or (dash and not most.isdecimal()):
-        raise OptionError(f"--replicas must look like 2 or 1-4, but is {text!r}.")
+        raise OptionError(f"--replicas must look like 2 or 1-4, got {text!r}.")
     return int(least), int(most) if dash else None
 
 

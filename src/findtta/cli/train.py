@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = default_recipe(arguments.data, arguments.arch, **given)
     out = arguments.out or Path(f"{arguments.data}-{arguments.arch}.safetensors")
     if out.suffix != ".safetensors":
-        raise OptionError(f"--out must end in .safetensors, but is {str(out)!r}.")
+        raise OptionError(f"--out must end in .safetensors, got {str(out)!r}.")
     if out.exists():
         raise OptionError(f"--out {str(out)!r} exists already: delete it, or name another file.")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")

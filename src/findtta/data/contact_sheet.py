@@ -39,7 +39,7 @@ def contact_sheet(
         The picture.
     """
     if images < 1:
-        raise OptionError(f"images must be at least 1, but is {images}.")
+        raise OptionError(f"images must be at least 1, got {images}.")
     part = dataset.pick(domains, severity)
     shown = part.domains
     if domains is None and CLEAN in dataset.domains and CLEAN not in shown:

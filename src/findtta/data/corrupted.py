@@ -37,7 +37,7 @@ class CorruptedDataset(DomainDataset):
             )
         if constants is not None and constants not in TABLES:
             raise UnknownNameError(
-                f"constants must be one of {', '.join(TABLES)}, but is {constants!r}."
+                f"constants must be one of {', '.join(TABLES)}, got {constants!r}."
                 f"{close_matches(constants, TABLES)}"
             )
         self.clean, self.seed, self.constants = clean, seed, constants

@@ -155,7 +155,7 @@ class DomainDataset(ABC):
         if not chosen:
             raise OptionError("domains must name at least one domain, but the list is empty.")
         if limit is not None and limit < 1:
-            raise OptionError(f"limit must be at least 1 image per domain, but is {limit}.")
+            raise OptionError(f"limit must be at least 1 image per domain, got {limit}.")
         return _Part(self, tuple(chosen), limit)
 
 

@@ -111,7 +111,7 @@ def _check(corruptions: Sequence[str], severities: Sequence[int], workers: int) 
             f"but they are {tuple(corruptions)} and {tuple(severities)}."
         )
     if workers < 1:
-        raise OptionError(f"workers must be at least 1, but is {workers}.")
+        raise OptionError(f"workers must be at least 1, got {workers}.")
 
 
 def _settings(clean: DomainDataset, seed: int, constants: str | None, layout: Layout) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def published_set(name: str) -> PublishedSet:
     """Return the published dataset of a name."""
     if name not in PUBLISHED:
         raise UnknownNameError(
-            f"name must be one of {', '.join(PUBLISHED)}, but is {name!r}.{close_matches(name, PUBLISHED)}"
+            f"name must be one of {', '.join(PUBLISHED)}, got {name!r}.{close_matches(name, PUBLISHED)}"
         )
     return PUBLISHED[name]
 

@@ -43,9 +43,9 @@ class Shapes(DomainDataset):
 
     def __init__(self, count: int, seed: int, split: Split) -> None:
         if count < 1:
-            raise OptionError(f"count must be at least 1 image, but is {count}.")
+            raise OptionError(f"count must be at least 1 image, got {count}.")
         if split not in ("train", "test"):
-            raise OptionError(f"split must be 'train' or 'test', but is {split!r}.")
+            raise OptionError(f"split must be 'train' or 'test', got {split!r}.")
         self.name = "shapes"
         self.domains = (CLEAN,)
         self.classes = tuple(_OUTLINES)

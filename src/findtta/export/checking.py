@@ -122,12 +122,12 @@ def check(
     sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.largest_batch]
     if not sizes:
         raise InputError(
-            f"batch_sizes must name a size from 1 to {runtime.description.largest_batch}, but got {batch_sizes!r}."
+            f"batch_sizes must name a size from 1 to {runtime.description.largest_batch}, got {batch_sizes!r}."
         )
     shape = runtime.description.input_shape
     if images is not None and tuple(images.shape[1:]) != shape:
         raise InputError(
-            f"images must be of shape (batch, {', '.join(map(str, shape))}), but are {tuple(images.shape)}."
+            f"images must be of shape (batch, {', '.join(map(str, shape))}), got {tuple(images.shape)}."
         )
     return Check(
         tuple(compare(runtime, model, kind, batch) for kind, batch in _batches(sizes, shape, images, seed))

@@ -123,7 +123,7 @@ def existing_file(path: str | Path) -> Path:
     """Return the path, or raise an error unless it is an existing file of a kind that can be exported."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        raise InputError(f"path must end in {' or '.join(SUFFIXES)}, but is {str(path)!r}.")
+        raise InputError(f"path must end in {' or '.join(SUFFIXES)}, got {str(path)!r}.")
     if not path.is_file():
         raise InputError(f"path {str(path)!r} does not exist.")
     return path

@@ -55,7 +55,7 @@ def onnx(
     path = _writable(path, ".onnx")
     _require_full_precision(example)
     if isinstance(opset, bool) or opset not in OPSETS:
-        raise OptionError(f"opset must be a whole number from {OPSETS[0]} to {OPSETS[-1]}, but got {opset!r}.")
+        raise OptionError(f"opset must be a whole number from {OPSETS[0]} to {OPSETS[-1]}, got {opset!r}.")
     for module in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(module)
     model = require_exportable(adapted)
@@ -189,7 +189,7 @@ def _require_full_precision(example: Tensor) -> None:
 def _writable(path: str | Path, suffix: str) -> Path:
     path = Path(path)
     if path.suffix != suffix:
-        raise OptionError(f"path must end in {suffix}, but is {str(path)!r}.")
+        raise OptionError(f"path must end in {suffix}, got {str(path)!r}.")
     if not path.parent.is_dir():
         raise OptionError(f"path: the folder {str(path.parent)!r} does not exist.")
     return path

@@ -21,7 +21,7 @@ def require_exportable(adapted: nn.Module) -> Adapted:
     adapted = getattr(adapted, "_orig_mod", adapted)
     if not isinstance(adapted, Adapted):
         raise ExportError(
-            f"adapted must be what findtta.adapt returned, but got a {type(adapted).__name__}. To export the "
+            f"adapted must be what findtta.adapt returned, got a {type(adapted).__name__}. To export the "
             "plain model, adapt it with method 'source'."
         )
     problem = adapted.export_problem()

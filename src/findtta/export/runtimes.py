@@ -59,12 +59,12 @@ class Runtime(ABC):
         wanted, largest = self.description.input_shape, self.description.largest_batch
         if not np.issubdtype(images.dtype, np.floating) or images.shape[1:] != wanted:
             raise InputError(
-                f"images must be floats of shape (batch, {', '.join(map(str, wanted))}), but are "
+                f"images must be floats of shape (batch, {', '.join(map(str, wanted))}), got "
                 f"{images.dtype} of shape {images.shape}."
             )
         if not 1 <= len(images) <= largest:
             raise InputError(
-                f"images must be a batch of 1 to {largest}, but are {len(images)}: give several batches, or "
+                f"images must be a batch of 1 to {largest}, got {len(images)}: give several batches, or "
                 "export the model again with a larger largest_batch."
             )
         return np.ascontiguousarray(images, dtype=self.description.dtype)
@@ -165,7 +165,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime:
         InputError: If the file is not there, or not written by this package.
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise OptionError(f"threads must be a whole number of at least 1, or None, but got {threads!r}.")
+        raise OptionError(f"threads must be a whole number of at least 1, or None, got {threads!r}.")
     return open_described(existing_file(path), describe(path), threads)
 
 

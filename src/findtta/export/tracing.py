@@ -47,7 +47,7 @@ def program(adapted: nn.Module, example: Tensor, *, largest_batch: int = LARGEST
     """
     model = require_exportable(adapted)
     if isinstance(largest_batch, bool) or not isinstance(largest_batch, int) or largest_batch < 2:
-        raise OptionError(f"largest_batch must be a whole number of at least 2, but got {largest_batch!r}.")
+        raise OptionError(f"largest_batch must be a whole number of at least 2, got {largest_batch!r}.")
     example = traceable_example(example)
     copied = copy.deepcopy(model).requires_grad_(False)
     _fit_jumps(copied, example, largest_batch)
@@ -84,7 +84,7 @@ def traceable_example(example: Tensor) -> Tensor:
             f"{tuple(example.shape)} of {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
         )
         raise InputError(
-            f"example must be a batch as the model gets it, a float tensor of shape (batch, ...), but got {got}."
+            f"example must be a batch as the model gets it, a float tensor of shape (batch, ...), got {got}."
         )
     return example.detach() if len(example) > 1 else torch.cat([example.detach()] * 2)
 

@@ -61,13 +61,11 @@ def _contingency(labels: Tensor, truth: Tensor) -> Tensor:
     for name, tensor in (("labels", labels), ("truth", truth)):
         if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex():
             raise InputError(
-                f"{name} must be whole numbers of shape (B,), but got {tensor.dtype} of shape "
-                f"{tuple(tensor.shape)}."
+                f"{name} must be whole numbers of shape (B,), got {tensor.dtype} of shape {tuple(tensor.shape)}."
             )
     if len(labels) != len(truth) or len(labels) == 0:
         raise InputError(
-            f"labels and truth must have one entry per sample, at least one, but got {len(labels)} and "
-            f"{len(truth)}."
+            f"labels and truth must have one entry per sample, at least one, got {len(labels)} and {len(truth)}."
         )
     groups, group = labels.detach().cpu().unique(return_inverse=True)
     kinds, kind = truth.detach().cpu().unique(return_inverse=True)

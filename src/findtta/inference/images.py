@@ -46,7 +46,7 @@ class ImageLimits:
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels"):
             if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, but is {getattr(self, name)}.")
+                raise OptionError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
 class _Silence:
@@ -190,7 +190,7 @@ def read_array(values: Any, limits: ImageLimits | None = None) -> Pixels:
         array = np.repeat(array[:, :, None], 3, axis=2)
     if array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
         raise ImageError(
-            "wrong_shape", f"image: an array must be (height, width, 3), but is {tuple(np.shape(values))}."
+            "wrong_shape", f"image: an array must be (height, width, 3), got {tuple(np.shape(values))}."
         )
     if array.shape[0] * array.shape[1] > limits.max_pixels:
         raise ImageError(
@@ -205,7 +205,7 @@ def read_array(values: Any, limits: ImageLimits | None = None) -> Pixels:
     if low < 0 or high > top:
         raise ImageError(
             "out_of_range",
-            f"image: {'floats' if top == 1 else 'whole numbers'} must be from 0 to {top}, but are from "
+            f"image: {'floats' if top == 1 else 'whole numbers'} must be from 0 to {top}, got from "
             f"{low:g} to {high:g}.",
         )
     return array.astype(np.uint8) if top == 255 else np.rint(array * 255).astype(np.uint8)
@@ -228,9 +228,9 @@ class Preparation:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise OptionError(f"size must be at least 1, but is {self.size}.")
+            raise OptionError(f"size must be at least 1, got {self.size}.")
         if not 0 < self.crop <= 1:
-            raise OptionError(f"crop must be above 0 and at most 1, but is {self.crop}.")
+            raise OptionError(f"crop must be above 0 and at most 1, got {self.crop}.")
 
     def __call__(self, pixels: Pixels) -> Pixels:
         """Return the picture as uint8 ``(size, size, 3)``."""

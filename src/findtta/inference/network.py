@@ -74,9 +74,7 @@ class NetworkSettings:
         try:
             torch.device(self.device)
         except RuntimeError as error:
-            raise OptionError(
-                f"device must be such as 'cpu', 'cuda' or 'cuda:1', but is {self.device!r}."
-            ) from error
+            raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {self.device!r}.") from error
 
     def predictor(self, model: Classifier | None = None) -> Predictor:
         """Put the network, loaded now if not given, under the method on the device."""

@@ -98,7 +98,7 @@ class Predictor:
         expected = (self.prepare.size, self.prepare.size, 3)
         if pictures.ndim != 4 or pictures.shape[1:] != expected or pictures.dtype != np.uint8:
             raise InputError(
-                f"pictures must be uint8 of shape (samples, {', '.join(map(str, expected))}), but are "
+                f"pictures must be uint8 of shape (samples, {', '.join(map(str, expected))}), got "
                 f"{pictures.dtype} of shape {pictures.shape}: pass each through prepare first."
             )
         samples = len(pictures)

@@ -60,20 +60,19 @@ def judge(payload: Payload, request_id: str, status: int, body: bytes) -> Verdic
 
 def _judge_predictions(payload: Payload, request_id: str, answer: dict[str, Any]) -> Verdict:
     if answer.get("request_id") != request_id:
-        return Verdict("swapped", f"request_id must be {request_id}, but is {_short(answer.get('request_id'))}")
+        return Verdict("swapped", f"request_id must be {request_id}, got {_short(answer.get('request_id'))}")
     predictions = answer.get("predictions")
     if not isinstance(predictions, list) or len(predictions) != len(payload.digests):
-        return Verdict("unexpected", f"predictions must be {len(payload.digests)}, but are {_short(predictions)}")
+        return Verdict("unexpected", f"predictions must be {len(payload.digests)}, got {_short(predictions)}")
     for prediction, digest in zip(predictions, payload.digests, strict=True):
         if not isinstance(prediction, dict) or not isinstance(prediction.get("digest"), str):
-            return Verdict("unexpected", f"a prediction must have a digest, but is {_short(prediction)}")
+            return Verdict("unexpected", f"a prediction must have a digest, got {_short(prediction)}")
         if prediction["digest"] != digest:
-            return Verdict("swapped", f"digest must be {digest}, but is {_short(prediction['digest'])}")
+            return Verdict("swapped", f"digest must be {digest}, got {_short(prediction['digest'])}")
         if not _is_sane(prediction):
             return Verdict(
                 "unexpected",
-                "a prediction must have a label, an index and a confidence from 0 to 1, "
-                f"but is {_short(prediction)}",
+                f"a prediction must have a label, an index and a confidence from 0 to 1, got {_short(prediction)}",
             )
     return RIGHT
 

@@ -36,9 +36,9 @@ class Killer:
 
     def __post_init__(self) -> None:
         if not self.every > 0:
-            raise OptionError(f"option 'kill_every' must be a number of seconds above 0, but got {self.every!r}.")
+            raise OptionError(f"option 'kill_every' must be a number of seconds above 0, got {self.every!r}.")
         if self.limit < 1:
-            raise OptionError(f"option 'kills' must be at least 1, but got {self.limit!r}.")
+            raise OptionError(f"option 'kills' must be at least 1, got {self.limit!r}.")
 
     def require_replicas(self) -> None:
         """Join the cluster, and raise unless the deployment has a replica there."""

@@ -111,10 +111,10 @@ def _drawn(seed: int) -> tuple[Picture, ...]:
 
 def _found(folder: Path) -> tuple[Picture, ...]:
     if not folder.is_dir():
-        raise OptionError(f"option 'images' must be 'shapes' or a folder of images, but got {str(folder)!r}.")
+        raise OptionError(f"option 'images' must be 'shapes' or a folder of images, got {str(folder)!r}.")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
-        raise InputError(f"{folder} must hold images ({', '.join(sorted(SUFFIXES))}), but has none.")
+        raise InputError(f"{folder} must hold images ({', '.join(sorted(SUFFIXES))}), got none.")
     return tuple(_read(file) for file in files[:_POOL])
 
 

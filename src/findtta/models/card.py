@@ -108,7 +108,7 @@ def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Tri
         if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
             raise OptionError(
                 "normalization must be a name or a pair (mean, std) of three numbers each, std above 0, "
-                f"but is {wanted!r}."
+                f"got {wanted!r}."
             )
         return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
     if wanted not in NORMALIZATIONS:

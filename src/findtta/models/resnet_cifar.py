@@ -74,7 +74,7 @@ class CifarResNet(nn.Module):
         super().__init__()
         blocks, rest = divmod(depth - 2, 6)
         if rest or blocks < 1:
-            raise ValueError(f"depth must be 6n + 2, such as 20, 26 or 50, but is {depth}.")
+            raise ValueError(f"depth must be 6n + 2, such as 20, 26 or 50, got {depth}.")
         block = Bottleneck if depth >= 44 and not classic else BasicBlock
         self.conv1 = nn.Conv2d(3, _WIDTHS[0], 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(_WIDTHS[0])

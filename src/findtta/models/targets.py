@@ -26,9 +26,7 @@ def load_model(target: str, weights: str | None = None) -> nn.Module:
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
-        raise OptionError(
-            f"model must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, but got {target!r}."
-        )
+        raise OptionError(f"model must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, got {target!r}.")
     model = _timm_model(name) if place == "timm" else _call(place, name)
     if not isinstance(model, nn.Module):
         raise OptionError(f"model {target!r} must give a torch.nn.Module, but gave a {type(model).__name__}.")

@@ -108,13 +108,13 @@ def build(
         The network, which takes RGB in [0, 1].
     """
     if num_classes < 1:
-        raise OptionError(f"num_classes must be at least 1, but is {num_classes}.")
+        raise OptionError(f"num_classes must be at least 1, got {num_classes}.")
     kind = _architecture(arch)
     size = img_size or kind.input_size
     if img_size is not None and kind.input_size is None and not arch.startswith("timm:"):
         raise OptionError(f"img_size: {arch} works at any size, so leave img_size out.")
     if size is not None and size < 16:
-        raise OptionError(f"img_size must be at least 16, but is {size}.")
+        raise OptionError(f"img_size must be at least 16, got {size}.")
     net = kind.build(num_classes, **({} if size is None else {"img_size": size}))
     mean, std = find_normalization(normalization or kind.normalization or _BY_CLASSES.get(num_classes, "imagenet"))
     return Classifier(net, ModelCard(arch=arch, num_classes=num_classes, mean=mean, std=std, input_size=size))

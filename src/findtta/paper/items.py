@@ -34,7 +34,7 @@ def _require_known(name: str, value: str, known: Iterable[str]) -> None:
     known = list(known)
     if value not in known:
         raise UnknownNameError(
-            f"{name} must be one of {', '.join(known)}, but is {value!r}.{close_matches(str(value), known)}"
+            f"{name} must be one of {', '.join(known)}, got {value!r}.{close_matches(str(value), known)}"
         )
 
 

@@ -81,6 +81,6 @@ def find(name: str) -> list[Item]:
         return found
     known = [*ITEMS, *(alias for item in everything for alias in item.aliases), *GROUPS]
     raise UnknownNameError(
-        f"item must be one of {', '.join([*GROUPS, *ITEMS])}, or its number such as table1, but got {name!r}."
+        f"item must be one of {', '.join([*GROUPS, *ITEMS])}, or its number such as table1, got {name!r}."
         f"{close_matches(name, known)}"
     )

@@ -48,9 +48,9 @@ def choose(
         The choice.
     """
     if engine not in (None, "local", "ray"):
-        raise OptionError(f"engine must be 'local' or 'ray', but is {engine!r}.")
+        raise OptionError(f"engine must be 'local' or 'ray', got {engine!r}.")
     if workers is not None and (isinstance(workers, bool) or workers < 1):
-        raise OptionError(f"workers must be at least 1, but is {workers!r}.")
+        raise OptionError(f"workers must be at least 1, got {workers!r}.")
     if engine == "local":
         for name, value in (("workers", workers), ("ray_address", ray_address)):
             if value is not None:

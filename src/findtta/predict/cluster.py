@@ -133,7 +133,7 @@ def _room(ray: Any, workers: int | None, recipe: Recipe) -> int:
         workers = max(room, 1)
     if workers > room:
         raise OptionError(
-            f"workers must be at most {room}, but is {workers}: Ray has {there.get('CPU', 0):g} CPUs (one is for "
+            f"workers must be at most {room}, got {workers}: Ray has {there.get('CPU', 0):g} CPUs (one is for "
             f"reading, and each worker takes {threads}) and {there.get('GPU', 0):g} GPUs."
         )
     return workers

@@ -55,20 +55,20 @@ class Settings(NetworkSettings):
         for name in ("batch_size", "block_size", "top", "threads", "size"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(f"{name} must be a whole number of at least 1, but is {value!r}.")
+                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}.")
         if self.block_size is None:
             object.__setattr__(self, "block_size", _BATCHES_PER_BLOCK * self.batch_size)
         if self.block % self.batch_size:
             below = max(self.block // self.batch_size, 1) * self.batch_size
             raise OptionError(
-                f"block_size must be a multiple of batch_size ({self.batch_size}), but is {self.block}; "
+                f"block_size must be a multiple of batch_size ({self.batch_size}), got {self.block}; "
                 f"{below} would be."
             )
         if self.format is None:
             has_arrow = importlib.util.find_spec("pyarrow") is not None
             object.__setattr__(self, "format", "parquet" if has_arrow else "jsonl")
         if self.format not in FORMATS:
-            raise OptionError(f"format must be {' or '.join(map(repr, FORMATS))}, but is {self.format!r}.")
+            raise OptionError(f"format must be {' or '.join(map(repr, FORMATS))}, got {self.format!r}.")
         self.require_device()
 
     @property

@@ -97,7 +97,7 @@ def open_source(path: str | Path, image_column: str = "image") -> Source:
         return _open_list(path)
     raise OptionError(
         f"input must be a folder, a Parquet file ({', '.join(sorted(PARQUET))}) or a list of paths "
-        f"({', '.join(sorted(LISTS))}), but is the file {path.name!r}."
+        f"({', '.join(sorted(LISTS))}), got the file {path.name!r}."
     )
 
 

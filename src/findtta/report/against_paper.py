@@ -59,7 +59,7 @@ def require_dataset(name: str | None) -> None:
     """Raise unless the paper has numbers for this data, or none is named."""
     if name is not None and name not in DATASETS:
         raise UnknownNameError(
-            f"paper must be one of {', '.join(DATASETS)}, but is {name!r}.{close_matches(name, DATASETS)}"
+            f"paper must be one of {', '.join(DATASETS)}, got {name!r}.{close_matches(name, DATASETS)}"
         )
 
 

@@ -60,7 +60,7 @@ class Batcher(Generic[Item, Answer]):
     ) -> None:
         for name, value in {"max_batch": max_batch, "max_queue": max_queue, "workers": workers}.items():
             if value < 1:
-                raise OptionError(f"{name} must be at least 1, but is {value}.")
+                raise OptionError(f"{name} must be at least 1, got {value}.")
         self._run = run
         self._max_batch = max_batch
         self._wait_s = wait_s
@@ -98,7 +98,7 @@ class Batcher(Generic[Item, Answer]):
         if not items:
             return []
         if len(items) > self._max_batch:
-            raise InputError(f"items must be at most {self._max_batch}, which is a batch, but are {len(items)}.")
+            raise InputError(f"items must be at most {self._max_batch}, which is a batch, got {len(items)}.")
         if self._closed:
             raise Closed("the server is stopping.")
         if self._count + len(items) > self._max_queue:

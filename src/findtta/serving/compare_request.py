@@ -113,7 +113,7 @@ def _whole_number(argument: str, value: object, low: int, high: int) -> int:
 
 def _wrong(argument: str, expected: str, value: object, hint: str = "") -> RequestError:
     got = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
-    return RequestError(422, "bad_value", f"{argument} must be {expected}, but is {got[:_LONGEST_NAME]}.{hint}")
+    return RequestError(422, "bad_value", f"{argument} must be {expected}, got {got[:_LONGEST_NAME]}.{hint}")
 
 
 def file_bytes(data: str) -> bytes:

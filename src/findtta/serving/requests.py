@@ -126,7 +126,7 @@ def parse(content_type: str | None, body: bytes, limits: RequestLimits) -> list[
         raise RequestError(
             415,
             "unsupported_type",
-            f"Content-Type must be one of {', '.join(_ACCEPTED)}, but is {(content_type or '')[:100]!r}.",
+            f"Content-Type must be one of {', '.join(_ACCEPTED)}, got {(content_type or '')[:100]!r}.",
         )
     _require_count(len(items), limits)
     return items
@@ -164,10 +164,10 @@ def read_npy(data: bytes, limits: ImageLimits) -> Pixels:
     if dtype.kind not in "uif":
         raise ImageError("not_an_array", f"image: an array must hold numbers, but holds {dtype}.")
     if len(shape) not in (2, 3) or min(shape) < 1:
-        raise ImageError("wrong_shape", f"image: an array must be (height, width, 3), but is {shape!r:.100}.")
+        raise ImageError("wrong_shape", f"image: an array must be (height, width, 3), got {shape!r:.100}.")
     content = memoryview(data)[begin:]
     if math.prod(shape) * dtype.itemsize != len(content):
-        raise ImageError("broken", f"image: the npy file says {shape} of {dtype}, but has {len(content):,} bytes.")
+        raise ImageError("broken", f"image: the npy file says {shape} of {dtype}, got {len(content):,} bytes.")
     array = np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
     return read_array(array, limits)
 
@@ -245,7 +245,7 @@ def _from_json_value(index: int, image: Any) -> Item:
     if isinstance(image, list):
         return Item(image)
     if not isinstance(image, str):
-        raise _bad_value(index, f"must be text or nested lists, but is {type(image).__name__}")
+        raise _bad_value(index, f"must be text or nested lists, got {type(image).__name__}")
     head, comma, tail = image.partition(",") if image.startswith("data:") else ("", "", image)
     if head and not (comma and head.endswith(";base64")):
         raise _bad_value(index, "is a data: URL that is not base64")
@@ -291,5 +291,5 @@ def _from_part(piece: bytes) -> Item:
             break
     kind = header.get_content_type() if "content-type" in header else BYTES_TYPE
     if kind not in (*IMAGE_TYPES, BYTES_TYPE, ARRAY_TYPE):
-        raise RequestError(415, "unsupported_type", f"a part must be an image, but is {kind[:100]!r}.")
+        raise RequestError(415, "unsupported_type", f"a part must be an image, got {kind[:100]!r}.")
     return _from_bytes(kind, data)

@@ -68,7 +68,7 @@ class Settings(NetworkSettings):
         self._require_number("drain_s", 0)
         self._require_number("timeout_s", 0.001)
         if isinstance(self.port, bool) or not isinstance(self.port, int) or not 0 <= self.port <= 65535:
-            raise OptionError(f"port must be a whole number from 0 to 65535, but is {self.port!r}.")
+            raise OptionError(f"port must be a whole number from 0 to 65535, got {self.port!r}.")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.strip()):
             raise OptionError("api_key must be ASCII and not blank; leave it out to let everybody in.")
         self._require_order("replicas", "max_replicas", "at least as many may run as must")
@@ -80,17 +80,17 @@ class Settings(NetworkSettings):
     def _require_positive_int(self, name: str) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"{name} must be a whole number of at least 1, but is {value!r}.")
+            raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}.")
 
     def _require_number(self, name: str, least: float) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
-            raise OptionError(f"{name} must be a number of at least {least:g}, but is {value!r}.")
+            raise OptionError(f"{name} must be a number of at least {least:g}, got {value!r}.")
 
     def _require_order(self, low: str, high: str, reason: str) -> None:
         smaller, larger = getattr(self, low), getattr(self, high)
         if smaller is not None and larger is not None and smaller > larger:
-            raise OptionError(f"{low} must be at most {high} ({larger}), but is {smaller}: {reason}.")
+            raise OptionError(f"{low} must be at most {high} ({larger}), got {smaller}: {reason}.")
 
     def _require_servable(self) -> None:
         method = load_method(self.method)
@@ -102,7 +102,7 @@ class Settings(NetworkSettings):
             )
         if method.stateful and self.most_replicas > 1:
             raise OptionError(
-                f"replicas must be 1 for {self.method!r}, but is {self.most_replicas}: each copy would settle on "
+                f"replicas must be 1 for {self.method!r}, got {self.most_replicas}: each copy would settle on "
                 "its own first batches, and answers would depend on which copy gave them."
             )
 

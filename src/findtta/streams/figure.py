@@ -33,7 +33,7 @@ def save_figure(streams: Sequence[Stream], path: Path) -> None:
         path: Where to write; the ending says the format.
     """
     if path.suffix.lower() not in FORMATS:
-        raise OptionError(f"the picture must be a file ending in {', '.join(FORMATS)}, but got {path.name!r}.")
+        raise OptionError(f"the picture must be a file ending in {', '.join(FORMATS)}, got {path.name!r}.")
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtraError("pictures need the 'report' extra: pip install \"findtta[report]\"")
     from matplotlib.figure import Figure

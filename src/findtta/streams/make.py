@@ -76,8 +76,7 @@ def find(scenario: str) -> type[Scenario]:
     """Return the class of a scenario by its name."""
     if scenario not in SCENARIOS:
         raise UnknownNameError(
-            f"stream must be one of {', '.join(SCENARIOS)}, but got {scenario!r}."
-            f"{close_matches(scenario, SCENARIOS)}"
+            f"stream must be one of {', '.join(SCENARIOS)}, got {scenario!r}.{close_matches(scenario, SCENARIOS)}"
         )
     return SCENARIOS[scenario]
 
@@ -110,9 +109,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     for part in rest.split(",") if rest else []:
         key, equals, value = part.partition("=")
         if not equals:
-            raise OptionError(
-                f"stream settings must look like {name}:setting=value,setting=value, but got {text!r}."
-            )
+            raise OptionError(f"stream settings must look like {name}:setting=value,setting=value, got {text!r}.")
         settings[key.strip()] = _value(value.strip())
     build(name, settings)
     return name, settings
@@ -126,7 +123,7 @@ def _value(text: str) -> Any:
 
 
 def _whole_number(name: str, value: int, low: int, high: int) -> int:
-    expected = f"{name} must be a whole number from {low} to {high}, but got {value!r}."
+    expected = f"{name} must be a whole number from {low} to {high}, got {value!r}."
     try:
         number = operator.index(value)
     except TypeError:
@@ -139,6 +136,6 @@ def _whole_number(name: str, value: int, low: int, high: int) -> int:
 def _require_one_batch(count: int, batch_size: int, where: str) -> None:
     if count < batch_size:
         raise OptionError(
-            f"batch_size must be at most the number of samples of {where}, {count}, but is {batch_size}: "
+            f"batch_size must be at most the number of samples of {where}, {count}, got {batch_size}: "
             "take a smaller batch_size or more samples."
         )

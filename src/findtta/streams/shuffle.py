@@ -36,7 +36,7 @@ class Shuffle(Scenario):
         if not singles_of.any():
             raise OptionError(
                 f"stream {self.name!r} puts half of each domain into single-domain batches, so batch_size must be "
-                f"at most half of the largest domain ({samples.counts.max() // 2}), but is {batch_size}: "
+                f"at most half of the largest domain ({samples.counts.max() // 2}), got {batch_size}: "
                 "take a smaller batch_size or more samples."
             )
         singles = _without_neighbours(singles_of, generator(seed, "single-domain batches"))

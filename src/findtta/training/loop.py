@@ -65,7 +65,7 @@ def train(
     batches = len(source) // recipe.batch_size
     if not batches:
         raise OptionError(
-            f"batch_size must be at most the {len(source)} training images, but is {recipe.batch_size}."
+            f"batch_size must be at most the {len(source)} training images, got {recipe.batch_size}."
         )
     identity = {"recipe": asdict(recipe), "arch": model.card.arch, "classes": model.card.num_classes}
     done = _resume(checkpoint, identity, model, optimizer)

@@ -44,15 +44,15 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "images_per_epoch"):
             if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1, but is {getattr(self, name)}.")
+                raise OptionError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.learning_rate <= 0:
-            raise OptionError(f"learning_rate must be above 0, but is {self.learning_rate}.")
+            raise OptionError(f"learning_rate must be above 0, got {self.learning_rate}.")
         if self.optimizer not in ("sgd", "adamw"):
-            raise OptionError(f"optimizer must be 'sgd' or 'adamw', but is {self.optimizer!r}.")
+            raise OptionError(f"optimizer must be 'sgd' or 'adamw', got {self.optimizer!r}.")
         if self.precision not in ("auto", "float32", "bfloat16"):
-            raise OptionError(f"precision must be 'auto', 'float32' or 'bfloat16', but is {self.precision!r}.")
+            raise OptionError(f"precision must be 'auto', 'float32' or 'bfloat16', got {self.precision!r}.")
         if not 0 <= self.warmup < 1:
-            raise OptionError(f"warmup must be a share from 0 to below 1, but is {self.warmup}.")
+            raise OptionError(f"warmup must be a share from 0 to below 1, got {self.warmup}.")
 
     def rate(self, progress: float) -> float:
         """Return the step size at a point of the training, 0 being its start and 1 its end."""

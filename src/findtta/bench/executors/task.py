@@ -112,7 +112,7 @@ def threads_each(workers: int) -> int:
 def require_positive(name: str, value: int | None) -> None:
     """Raise unless a number is at least 1, or not given."""
     if value is not None and value < 1:
-        raise OptionError(f"{name} must be at least 1, but is {value}.")
+        raise OptionError(f"{name} must be at least 1, got {value}.")
 
 
 def _difference(task: Task, plan: Plan) -> str:

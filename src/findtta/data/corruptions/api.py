@@ -65,9 +65,9 @@ def corrupt(
     """
     _check_choice("name", name, CORRUPTIONS)
     if isinstance(severity, bool) or severity not in SEVERITIES:
-        raise OptionError(f"severity must be an integer from 1 to 5, but is {severity!r}.")
+        raise OptionError(f"severity must be an integer from 1 to 5, got {severity!r}.")
     if threads is not None and threads < 1:
-        raise OptionError(f"threads must be at least 1, or None for as many as PyTorch uses, but is {threads}.")
+        raise OptionError(f"threads must be at least 1, or None for as many as PyTorch uses, got {threads}.")
     _check_images(images)
     rows = _checked_index(index, len(images))
     table = default_table(*images.shape[1:3]) if constants is None else constants
@@ -101,26 +101,26 @@ def _check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     names = list(known)
     if value not in names:
         raise UnknownNameError(
-            f"{argument} must be one of {', '.join(names)}, but is {value!r}.{close_matches(str(value), names)}"
+            f"{argument} must be one of {', '.join(names)}, got {value!r}.{close_matches(str(value), names)}"
         )
 
 
 def _check_images(images: object) -> None:
     if not isinstance(images, np.ndarray):
         raise InputError(
-            f"images must be a NumPy array of shape (n, height, width, 3), but is a {type(images).__name__}; "
+            f"images must be a NumPy array of shape (n, height, width, 3), got a {type(images).__name__}; "
             f"for a tensor of shape (n, 3, height, width) pass images.permute(0, 2, 3, 1).numpy()."
         )
     if images.ndim != 4 or images.shape[3] != 3:
         raise InputError(f"images must have the shape (n, height, width, 3), but it is {images.shape}.")
     if images.dtype != np.uint8:
         raise InputError(
-            f"images must be uint8, from 0 to 255, but are {images.dtype}; "
+            f"images must be uint8, from 0 to 255, got {images.dtype}; "
             f"for numbers from 0 to 1 pass (255 * images).round().astype('uint8')."
         )
     if min(images.shape[1:3]) < SMALLEST_SIDE:
         raise InputError(
-            f"images must be at least {SMALLEST_SIDE} pixels high and wide, but are "
+            f"images must be at least {SMALLEST_SIDE} pixels high and wide, got "
             f"{images.shape[1]} x {images.shape[2]}; enlarge them first."
         )
 
@@ -129,7 +129,7 @@ def _checked_index(index: Iterable[int] | NDArray[Any] | None, count: int) -> ND
     rows = np.arange(count) if index is None else np.asarray(index)
     if rows.shape != (count,) or not (np.issubdtype(rows.dtype, np.integer) or not count):
         raise InputError(
-            f"index must hold one integer per image, {count} in all, but has the shape {rows.shape} "
+            f"index must hold one integer per image, {count} in all, got shape {rows.shape} "
             f"and the type {rows.dtype}."
         )
     if count and rows.min() < 0:

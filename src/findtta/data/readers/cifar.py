@@ -79,7 +79,7 @@ def read(path: Path, *, split: Split = "test") -> DomainDataset:
         A dataset with the domain ``"clean"``.
     """
     if split not in ("test", "train"):
-        raise OptionError(f"split must be 'test' or 'train', but is {split!r}.")
+        raise OptionError(f"split must be 'test' or 'train', got {split!r}.")
     return _read_folder(path, split) if path.is_dir() else _read_archive(path, split)
 
 
@@ -174,7 +174,7 @@ def _assemble(variant: _Variant, split: Split, content: Callable[[str], bytes], 
             checked_labels(table.numbers(variant.labels), classes, str(path / file)),
         )
         if len(block) != len(data):
-            raise InputError(f"{path / file} must have one label per image, but has {len(block)} for {len(data)}.")
+            raise InputError(f"{path / file} must have one label per image, got {len(block)} for {len(data)}.")
         pixels.append(data)
         labels.append(block)
     return Cifar(

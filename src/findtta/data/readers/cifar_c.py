@@ -37,7 +37,7 @@ def read(path: Path, *, classes: Classes | None = None) -> DomainDataset:
     marker = read_marker(path)
     files = sorted((file for file in path.glob("*.npy") if file.name != LABELS_FILE), key=_by_corruption)
     if not files:
-        raise InputError(f"{path} must hold <corruption>.npy files beside {LABELS_FILE}, but has none.")
+        raise InputError(f"{path} must hold <corruption>.npy files beside {LABELS_FILE}, got none.")
     shapes = {file: map_npy(file).shape for file in files}
     first = shapes[files[0]]
     for file, shape in shapes.items():
@@ -80,13 +80,13 @@ def _labels(path: Path, count: int) -> Labels:
     try:
         labels = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise InputError(f"{path.parent} must hold {LABELS_FILE} beside the corruptions, but has none.") from None
+        raise InputError(f"{path.parent} must hold {LABELS_FILE} beside the corruptions, got none.") from None
     except (OSError, ValueError, EOFError, SyntaxError) as error:
         raise InputError(f"{path} must be a .npy file of labels, but it cannot be read: {error}.") from error
     blocks = len(SEVERITIES)
     if labels.shape not in ((count,), (blocks * count,)):
         raise InputError(
-            f"{path} must hold {blocks * count} labels, or {count} for one block, but has shape {labels.shape}."
+            f"{path} must hold {blocks * count} labels, or {count} for one block, got shape {labels.shape}."
         )
     if len(labels) > count and (labels.reshape(blocks, count) != labels[:count]).any():
         raise InputError(f"{path} must repeat the same labels for every severity, but its five blocks differ.")

@@ -59,7 +59,7 @@ def checked_labels(labels: Any, classes: Sequence[str] | None, where: str) -> La
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(
-            f"{where} must be a list of whole numbers, but has shape {array.shape} and type {array.dtype}."
+            f"{where} must be a list of whole numbers, got shape {array.shape} and type {array.dtype}."
         )
     if len(array) and (int(array.min()) < 0 or (classes is not None and int(array.max()) >= len(classes))):
         upper = f"{len(classes) - 1}, one per class" if classes is not None else "the number of classes"

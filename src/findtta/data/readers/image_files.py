@@ -52,7 +52,7 @@ class ImageFiles(DomainDataset):
             if image.shape[:2] != self.image_size:
                 raise InputError(
                     f"{file} must be {_size(self.image_size)} like {self._first}, "
-                    f"but is {_size(image.shape[:2])}.{self._size_advice}"
+                    f"got {_size(image.shape[:2])}.{self._size_advice}"
                 )
             images[position] = image
         return images
@@ -80,7 +80,7 @@ class ImageFiles(DomainDataset):
             for folder in folders_in(self._folders[domain]):
                 for file in images_in(folder):
                     return file
-        raise InputError(f"{self.name} must hold images ({', '.join(sorted(SUFFIXES))}), but has none.")
+        raise InputError(f"{self.name} must hold images ({', '.join(sorted(SUFFIXES))}), got none.")
 
 
 def folders_in(folder: Path) -> list[Path]:

@@ -54,7 +54,7 @@ def read(
 
 def _domains(path: Path, split: str) -> dict[str, Path]:
     if split not in SPLITS:
-        raise OptionError(f"split must be 'test' or 'train', but is {split!r}.")
+        raise OptionError(f"split must be 'test' or 'train', got {split!r}.")
     if _holds_images(path):
         return {CLEAN: path}
     domains = {folder.name: folder for folder in folders_in(path) if _holds_images(folder)}

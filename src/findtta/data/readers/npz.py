@@ -64,7 +64,7 @@ def read(path: Path, *, classes: Classes | None = None) -> DomainDataset:
         images = {CLEAN: members["images"]}
     if not images:
         raise InputError(
-            f"{path} must hold uint8 images of shape (n, height, width, 3), but has only "
+            f"{path} must hold uint8 images of shape (n, height, width, 3), got only "
             + ", ".join(f"{name} {member.shape} {member.dtype}" for name, member in sorted(members.items()))
             + "."
         )
@@ -74,7 +74,7 @@ def read(path: Path, *, classes: Classes | None = None) -> DomainDataset:
         if not member.holds_images or member.shape[:3] != (len(labels), *size):
             raise InputError(
                 f"{path}: {member.entry} must hold {len(labels)} uint8 images (one per label) of the size of "
-                f"the others, {size}, but has shape {member.shape} and type {member.dtype}."
+                f"the others, {size}, got shape {member.shape} and type {member.dtype}."
             )
     return ArrayDataset(path.stem, sources, labels, names, (size[0], size[1]))
 
@@ -91,7 +91,7 @@ class JpegBytes(DomainDataset):
         if encoded.dtype != np.uint8 or len(encoded.shape) != 1 or offsets[-1] > encoded.shape[0]:
             raise InputError(
                 f"{encoded.path}: jpeg must be one uint8 array of at least {offsets[-1]} bytes, "
-                f"but has shape {encoded.shape} and type {encoded.dtype}."
+                f"got shape {encoded.shape} and type {encoded.dtype}."
             )
         self.image_size = size_of(self._bytes(0), self._where(0))
 
@@ -107,7 +107,7 @@ class JpegBytes(DomainDataset):
             if image.shape[:2] != self.image_size:
                 raise InputError(
                     f"{self._where(row)} must be of the size of the first one, {self.image_size}, "
-                    f"but is {image.shape[:2]}."
+                    f"got {image.shape[:2]}."
                 )
             images[position] = image
         return images
@@ -223,7 +223,7 @@ def _class_names(members: dict[str, Member]) -> tuple[str, ...] | None:
         return None
     names = members["classes"].load()
     if names.ndim != 1 or names.dtype.kind not in "US":
-        raise InputError(f"{members['classes'].path}: classes must be an array of names, but is {names.dtype}.")
+        raise InputError(f"{members['classes'].path}: classes must be an array of names, got {names.dtype}.")
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
 
 
@@ -235,7 +235,7 @@ def _offsets(members: dict[str, Member], count: int) -> Rows:
     if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu" or count == 0:
         raise InputError(
             f"{path}: offsets must be {count + 1} whole numbers, one more than there are labels, "
-            f"but has shape {offsets.shape} and type {offsets.dtype}."
+            f"got shape {offsets.shape} and type {offsets.dtype}."
         )
     offsets = offsets.astype(np.int64)
     if offsets[0] < 0 or (np.diff(offsets) < 0).any():

@@ -37,9 +37,9 @@ class Fit:
             return None
         size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
         if len(size) != 2 or min(size) < 1:
-            raise OptionError(f"image_size must be a side or (height, width) in pixels, but is {image_size!r}.")
+            raise OptionError(f"image_size must be a side or (height, width) in pixels, got {image_size!r}.")
         if resize is not None and resize < max(size):
-            raise OptionError(f"resize must be at least image_size, which is {size}, but is {resize}.")
+            raise OptionError(f"resize must be at least image_size, which is {size}, got {resize}.")
         return cls((int(size[0]), int(size[1])), resize)
 
     def apply(self, image: Image.Image) -> Image.Image:

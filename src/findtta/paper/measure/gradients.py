@@ -30,7 +30,7 @@ def measure_gradients(plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any]
     device = torch.device(plan.spec.device)
     adapted = findtta.adapt(plan.model, plan.spec.method, **plan.options)
     if not isinstance(adapted, GradientAdapted):
-        raise OptionError(f"method must be one that learns, such as sar, but is {plan.spec.method!r}.")
+        raise OptionError(f"method must be one that learns, such as sar, got {plan.spec.method!r}.")
     adapted.to(device=device)
     found = _watch_gradients(adapted)
     steps: list[int] = []

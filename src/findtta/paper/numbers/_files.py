@@ -19,6 +19,4 @@ def read(name: str) -> dict[str, Any]:
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """Return the error for a name that is not among those known."""
     known = list(known)
-    return UnknownNameError(
-        f"{kind} must be one of {', '.join(known)}, but got {name!r}.{close_matches(name, known)}"
-    )
+    return UnknownNameError(f"{kind} must be one of {', '.join(known)}, got {name!r}.{close_matches(name, known)}")
