@@ -25,13 +25,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import findtta
-from findtta._table import render
 from findtta.data import MAIN_CORRUPTIONS, load
 from findtta.data.dataset import CLEAN, DomainDataset
+from findtta.images import to_input
 from findtta.models import load as load_network
 from findtta.models.card import Classifier
-from findtta.models.check import to_input
 from findtta.streams import make
+from findtta.tables import render
 
 STREAMS = ("crossmix", "random:variant=paper", "shuffle", "static", "wild", "clean", "mostly-clean")
 COLOURS = ("#b0b7bf", "#d9a441", "#5b8dd6", "#1a4f9c")

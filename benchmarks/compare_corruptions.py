@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from findtta import models
-from findtta._table import render
 from findtta.data.corruptions import CORRUPTIONS, corrupt
 from findtta.data.dataset import Images, Labels
+from findtta.tables import render
 
 BATCH = 250
 

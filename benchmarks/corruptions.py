@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from harness import interleave
 
-from findtta._table import render
 from findtta.data import randomness
 from findtta.data.corruptions import corrupt
 from findtta.data.dataset import EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, Images
+from findtta.tables import render
 
 #: The published generator on one core, ms per 32-pixel image at severity 5; not measured by this script.
 REFERENCE = {

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import findtta
-from findtta._table import render
 from findtta.algorithms.find_soft import FINDSoftOptions, SoftNorm
 from findtta.functional.soft import drift_threshold
-from findtta.models.check import to_input
+from findtta.images import to_input
+from findtta.tables import render
 
 DEPTHS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 Evidence = NDArray[np.floating[Any]]  # (images, layers)

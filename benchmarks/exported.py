@@ -21,10 +21,10 @@ from networks import build
 from torch import Tensor, nn
 
 from findtta import adapt, export, models, streams
-from findtta._table import render
 from findtta.bench.timing import interleaved_ratios
 from findtta.data.open import load as load_data
-from findtta.models.check import to_input
+from findtta.images import to_input
+from findtta.tables import render
 
 METHODS = ("source", "tbn", "find")
 NETWORKS = ("shapes-resnet26", "resnet50")

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from variants import naive_find, variants
 
 from findtta import adapt
-from findtta._table import render
 from findtta.layers import AdaptiveNorm
+from findtta.tables import render
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 ROUNDS = {"resnet20": (25, 4), "resnet50": (4, 1)}

@@ -17,8 +17,8 @@ import torch
 from tqdm.auto import tqdm
 
 import findtta
-from findtta._table import render
-from findtta.models.check import to_input
+from findtta.images import to_input
+from findtta.tables import render
 
 #: Accuracy in per cent of torchvision's ResNet-50 (V1 weights) at severity 5: 100 minus the errors of "R-50 (BN)"
 #: in the README of EATA's authors (github.com/mr-eggplant/EATA).

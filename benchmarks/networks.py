@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from findtta.models.external import import_timm
+from findtta.models.zoo import import_timm
 
 
 class _Block(nn.Module):

@@ -19,11 +19,11 @@ import torch
 from harness import interleave, ratios
 
 from findtta import adapt, streams
-from findtta._table import render
 from findtta.bench import Plan, Planner, RunSpec, run
 from findtta.data.dataset import DomainDataset, Images, Labels, Rows
+from findtta.images import to_input
 from findtta.models import build
-from findtta.models.check import to_input
+from findtta.tables import render
 
 DOMAINS = ("fog", "contrast", "gaussian_noise")
 LENGTHS = (1, 10)

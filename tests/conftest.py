@@ -8,7 +8,7 @@ import torch
 from hypothesis import settings
 
 from findtta.errors import MissingExtraError
-from findtta.models.external import import_timm
+from findtta.models.zoo import import_timm
 
 # On a small shared machine threads only fight each other, and so do the workers of the C++ compiler.
 torch.set_num_threads(1)

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import findtta
-from findtta import FindTTAError, OptionError, UnknownNameError, UnsupportedModelError, registry
+from findtta import registry
 from findtta.algorithms.alpha_bn import AlphaBN
 from findtta.algorithms.tbn import TBN
+from findtta.errors import FindTTAError, OptionError, UnknownNameError, UnsupportedModelError
 from nets import (
     METHODS,
     OwnMathsNorm,
@@ -126,18 +127,18 @@ def test_a_method_without_options_says_so(method):
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("find", {"alpha": 1.1}, "'alpha' must be a number from 0 to 1, got 1.1"),
-        ("find", {"alpha": -0.1}, "'alpha'"),
+        ("find", {"alpha": 1.1}, "alpha must be a number from 0 to 1, got 1.1"),
+        ("find", {"alpha": -0.1}, "alpha"),
         ("find", {"alpha": "high"}, "got 'high'"),
         ("find", {"alpha": True}, "got True"),
         ("find", {"alpha": None}, "got None"),
         ("alpha-bn", {"alpha": float("nan")}, "got nan"),
-        ("find-star", {"alpha": 2}, "'alpha'"),
-        ("find-star", {"threshold": "0.1"}, "'threshold' must be a number"),
-        ("find-star", {"threshold": float("nan")}, "'threshold'"),
-        ("find-star", {"cold_start": 0}, "'cold_start' must be a whole number of at least 1, got 0"),
-        ("find-star", {"cold_start": 2.5}, "'cold_start'"),
-        ("find-star", {"cold_start": True}, "'cold_start'"),
+        ("find-star", {"alpha": 2}, "alpha"),
+        ("find-star", {"threshold": "0.1"}, "threshold must be a number"),
+        ("find-star", {"threshold": float("nan")}, "threshold"),
+        ("find-star", {"cold_start": 0}, "cold_start must be a whole number of at least 1, got 0"),
+        ("find-star", {"cold_start": 2.5}, "cold_start"),
+        ("find-star", {"cold_start": True}, "cold_start"),
     ],
 )
 def test_an_option_outside_its_range_is_refused(method, options, message):

@@ -7,7 +7,7 @@ from torch import nn
 
 import findtta
 import reference
-from findtta import UnsupportedModelError
+from findtta.errors import UnsupportedModelError
 from findtta.layers import adaptive
 from nets import (
     METHODS,

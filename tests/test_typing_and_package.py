@@ -54,7 +54,7 @@ def test_timm_models_without_timm_name_the_extra(monkeypatch):
     from findtta.models import external
 
     monkeypatch.setattr(external.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(findtta.MissingExtraError, match=r"findtta\[timm\]"):
+    with pytest.raises(findtta.errors.MissingExtraError, match=r"findtta\[timm\]"):
         external.import_timm()
 
 

@@ -1,69 +1,76 @@
 """Test-time adaptation of any PyTorch model with BatchNorm: FIND, and the methods it is measured against."""
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from findtta import functional
-from findtta.algorithms.base import Adapted, Cost, LayerReport, Report
-from findtta.api import adapt, unwrap
-from findtta.collapse import Collapse
-from findtta.doctor import Inspection, inspect
-from findtta.errors import (
-    FindTTAError,
-    InputError,
-    MissingExtraError,
-    OptionError,
-    SkippedUpdateWarning,
-    UnknownNameError,
-    UnsupportedModelError,
+__version__ = "0.2.0.dev0"
+
+# Imported when first used, so that a command line that only prints its help does not import torch.
+_HOME = {
+    "Adapted": "findtta.algorithms.base",
+    "AdaptiveNorm": "findtta.layers.adaptive",
+    "FindTTAError": "findtta.errors",
+    "Options": "findtta.options",
+    "adapt": "findtta.api",
+    "inspect": "findtta.inspection",
+    "methods": "findtta.registry",
+    "option": "findtta.options",
+    "unwrap": "findtta.api",
+}
+_MODULES = frozenset(
+    {
+        "bench",
+        "data",
+        "demo",
+        "errors",
+        "export",
+        "functional",
+        "images",
+        "models",
+        "options",
+        "paper",
+        "partitioners",
+        "predict",
+        "predictor",
+        "report",
+        "serve",
+        "streams",
+        "train",
+        "training",
+        "loadtest",
+    }
 )
-from findtta.layers import AdaptiveNorm
-from findtta.options import Options, option
-from findtta.registry import MethodInfo, methods
 
-__version__ = "0.1.0"
-
-_PACKAGES = (
-    "bench",
-    "data",
-    "export",
-    "inference",
-    "loadtest",
-    "models",
-    "paper",
-    "partitioners",
-    "predict",
-    "report",
-    "serving",
-    "streams",
-    "training",
-)
+if TYPE_CHECKING:
+    from findtta import functional
+    from findtta.algorithms.base import Adapted
+    from findtta.api import adapt, unwrap
+    from findtta.errors import FindTTAError
+    from findtta.inspection import inspect
+    from findtta.layers.adaptive import AdaptiveNorm
+    from findtta.options import Options, option
+    from findtta.registry import methods
 
 
-def __getattr__(name: str) -> ModuleType:
-    # The packages around the core are imported when first used, so that serving a model stays light.
-    if name in _PACKAGES:
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
         return importlib.import_module(f"findtta.{name}")
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module 'findtta' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_MODULES})
 
 
 __all__ = [
     "Adapted",
     "AdaptiveNorm",
-    "Collapse",
-    "Cost",
     "FindTTAError",
-    "InputError",
-    "Inspection",
-    "LayerReport",
-    "MethodInfo",
-    "MissingExtraError",
-    "OptionError",
     "Options",
-    "Report",
-    "SkippedUpdateWarning",
-    "UnknownNameError",
-    "UnsupportedModelError",
     "adapt",
     "functional",
     "inspect",

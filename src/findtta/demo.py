@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import findtta
-from findtta._table import render
 from findtta.bench.plan import Planner
 from findtta.bench.result import Result
 from findtta.bench.run import run as run_one
 from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
 from findtta.bench.timing import interleaved_ratios
-from findtta.models.check import to_input
+from findtta.images import to_input
+from findtta.tables import render
 
 METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star", "find-soft")
 STREAMS = {

@@ -1,68 +1,179 @@
-"""How methods, partitioners and streams declare their options, and check what they are given."""
+"""How methods, partitioners, streams and commands declare their options, and the one set of checks on them.
+
+An option is a dataclass field that carries its meaning, from which method pages and command-line flags are made.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from findtta.errors import OptionError
+from findtta.errors import OptionError, UnknownNameError, close_matches
 
 
-def option(default: Any, meaning: str) -> Any:
-    """Declare an option: its default, and what it means."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning})
+def option(default: Any, meaning: str, **flag: Any) -> Any:
+    """Declare an option.
+
+    Args:
+        default: Its default value, or a function that makes it if values of its type can change (``dict``).
+        meaning: What it does, in words that a user understands.
+        **flag: How it appears on the command line where that differs from what its name and type suggest:
+            ``flag`` (its name there, None for no flag), ``metavar``, ``choices``, ``parse`` (from text to a
+            value), ``shown`` (the default in words).
+
+    Returns:
+        The dataclass field.
+    """
+    metadata = {"meaning": meaning, **flag}
+    if default in (dict, list):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def require_known(name: str, value: object, known: Iterable[str]) -> None:
+    """Raise ``UnknownNameError`` unless a value is one of the known names."""
+    known = list(known)
+    if value not in known:
+        raise UnknownNameError(
+            f"{name} must be one of {', '.join(known)}, got {value!r}.{close_matches(str(value), known)}"
+        )
+
+
+def require_int(name: str, value: object, low: float = 1, high: float = math.inf) -> None:
+    """Raise ``OptionError`` unless a value is a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise OptionError(f"{name} must be a whole number{_bounds(low, high)}, got {value!r}.")
+
+
+def require_number(name: str, value: object, low: float = -math.inf, high: float = math.inf) -> None:
+    """Raise ``OptionError`` unless a value is a number within bounds; infinity only where no bound is given."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    finite = math.isinf(low) or math.isfinite(number)
+    if not (low <= number <= high and finite):
+        raise OptionError(f"{name} must be a number{_bounds(low, high)}, got {value!r}.")
+
+
+def require_choice(name: str, value: object, *choices: str) -> None:
+    """Raise ``OptionError`` unless a value is one of a few choices."""
+    if value not in choices:
+        raise OptionError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
+
+
+def _bounds(low: float, high: float) -> str:
+    if math.isinf(low):
+        return ""
+    return f" of at least {_plain(low)}" if math.isinf(high) else f" from {_plain(low)} to {_plain(high)}"
+
+
+def _plain(bound: float) -> str:
+    return "2**63 - 1" if bound == 2**63 - 1 else f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
+def split_list(text: str) -> list[str]:
+    """Split a list at its commas, except those between the settings of one entry.
+
+    Example:
+        >>> split_list("crossmix,wild:delta=0.01,variant=paper,static")
+        ['crossmix', 'wild:delta=0.01,variant=paper', 'static']
+    """
+    entries: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        if entries and ":" in entries[-1] and "=" in part and ":" not in part:
+            entries[-1] += f",{part}"
+        elif part:
+            entries.append(part)
+    return entries
+
+
+def parse_value(text: str) -> Any:
+    """Read a value as written on a command line: a number, true, false, null, a list, or else a text."""
+    for candidate in (text, text.lower()):
+        try:
+            return json.loads(candidate)
+        except ValueError:
+            continue
+    return text
+
+
+def parse_assignments(name: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Read options written as ``NAME=VALUE``.
+
+    Args:
+        name: What to call them in an error.
+        texts: Such as ``["alpha=0.9"]``.
+
+    Returns:
+        The values by name.
+    """
+    values = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise OptionError(f"{name} must look like NAME=VALUE, got {text!r}.")
+        values[key.strip()] = parse_value(value.strip())
+    return values
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of what has none; whoever has some inherits from it."""
+    """Options of what has none; classes with options inherit from it, and check them in ``__post_init__``."""
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
         """Return the values of each preset by its name; most methods have no presets."""
         return {}
 
-    def require_fraction(self, name: str) -> None:
-        """Raise unless option ``name`` is a number from 0 to 1."""
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise OptionError(f"option {name!r} must be a number from 0 to 1, got {value!r}.")
+    def require_fraction(self, *names: str) -> None:
+        """Raise unless options are numbers from 0 to 1."""
+        for name, value in self._given(names):
+            require_number(name, value, 0, 1)
 
-    def require_number(self, name: str) -> None:
-        """Raise unless option ``name`` is a number."""
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise OptionError(f"option {name!r} must be a number, got {value!r}.")
+    def require_number(self, *names: str) -> None:
+        """Raise unless options are numbers."""
+        for name, value in self._given(names):
+            require_number(name, value)
 
-    def require_positive_int(self, name: str) -> None:
-        """Raise unless option ``name`` is a whole number of at least 1."""
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(f"option {name!r} must be a whole number of at least 1, got {value!r}.")
+    def require_positive_int(self, *names: str) -> None:
+        """Raise unless options are whole numbers of at least 1."""
+        for name, value in self._given(names):
+            require_int(name, value)
 
-    def require_at_least_zero(self, name: str) -> None:
-        """Raise unless option ``name`` is a number of at least 0, and finite."""
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise OptionError(f"option {name!r} must be a number of at least 0, got {value!r}.")
+    def require_at_least_zero(self, *names: str) -> None:
+        """Raise unless options are finite numbers of at least 0."""
+        for name, value in self._given(names):
+            require_number(name, value, 0)
 
-    def require_flag(self, name: str) -> None:
-        """Raise unless option ``name`` is True or False."""
-        value = getattr(self, name)
-        if not isinstance(value, bool):
-            raise OptionError(f"option {name!r} must be True or False, got {value!r}.")
+    def require_positive(self, *names: str) -> None:
+        """Raise unless options are finite numbers above 0."""
+        for name, value in self._given(names):
+            require_number(name, value, 0)
+            if value == 0:
+                raise OptionError(f"{name} must be above 0, got {value!r}.")
 
-    def require_seed(self, name: str) -> None:
-        """Raise unless option ``name`` is a whole number that a random generator takes as its seed."""
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-            raise OptionError(f"option {name!r} must be a whole number from 0 to 2**63 - 1, got {value!r}.")
+    def require_flag(self, *names: str) -> None:
+        """Raise unless options are True or False."""
+        for name, value in self._given(names):
+            if not isinstance(value, bool):
+                raise OptionError(f"{name} must be True or False, got {value!r}.")
+
+    def require_seed(self, *names: str) -> None:
+        """Raise unless options are whole numbers that a random generator takes as its seed."""
+        for name, value in self._given(names):
+            require_int(name, value, 0, 2**63 - 1)
 
     def require_choice(self, name: str, *choices: str) -> None:
-        """Raise unless option ``name`` is one of ``choices``."""
-        value = getattr(self, name)
-        if value not in choices:
-            expected = " or ".join(repr(choice) for choice in choices)
-            raise OptionError(f"option {name!r} must be {expected}, got {value!r}.")
+        """Raise unless an option is one of a few choices."""
+        for label, value in self._given((name,)):
+            require_choice(label, value, *choices)
+
+    def unless_none(self, name: str, require: Callable[[str], None]) -> None:
+        """Check an option with one of the methods above if it has a value."""
+        if getattr(self, name) is not None:
+            require(name)
+
+    def _given(self, names: Iterable[str]) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in names]

@@ -14,10 +14,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from findtta._table import render
 from findtta.algorithms.base import Adapted, Cost
 from findtta.errors import FindTTAError, UnknownNameError, close_matches
 from findtta.options import Options
+from findtta.tables import render
 
 ENTRY_POINT_GROUP = "findtta.methods"
 

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import findtta
-from findtta.bench.grid import AXES, Grid, expand, find, parse_value, presets, read, split_list
+from findtta.bench.grid import AXES, Grid, expand, find, presets, read
 from findtta.bench.spec import RunSpec
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
+from findtta.options import parse_value, split_list
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_flags_replace_lists_and_win_over_settings(write):
         ("[grid]\nmethods = [{ metod = 'find' }]", UnknownNameError, ["no 'metod'", "Did you mean 'method'"]),
         ("[grid]\nmethods = [{ options = {} }]", OptionError, ["an entry of methods must say its 'method'"]),
         ("[grid]\nmethods = ['find:alpha']", OptionError, ["must look like NAME=VALUE"]),
-        ("[grid]\nmethods = ['find:alpha=2']", OptionError, ["'alpha' must be a number from 0 to 1"]),
+        ("[grid]\nmethods = ['find:alpha=2']", OptionError, ["alpha must be a number from 0 to 1"]),
         ("[grid]\nmethods = ['tbn:alpha=1']", UnknownNameError, ["'tbn' has no option 'alpha'"]),
         ("[grid]\nmethods = 'find'", OptionError, ["methods must be a list"]),
         ("[grid]\nmethods = []", OptionError, ["methods must be a list with at least one entry"]),

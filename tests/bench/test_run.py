@@ -208,7 +208,7 @@ def test_a_failure_keeps_the_type_and_the_message():
     [
         ({"method": "fnd"}, UnknownNameError, "Did you mean 'find'"),
         ({"options": {"alpa": 1}}, UnknownNameError, "Did you mean 'alpha'"),
-        ({"options": {"alpha": 2}}, OptionError, "'alpha' must be a number from 0 to 1"),
+        ({"options": {"alpha": 2}}, OptionError, "alpha must be a number from 0 to 1"),
         ({"stream": "crossmx"}, UnknownNameError, "Did you mean 'crossmix'"),
         ({"stream": "wild:deta=1"}, UnknownNameError, "Did you mean 'delta'"),
         ({"data": "shape"}, UnknownNameError, "Did you mean 'shapes'"),

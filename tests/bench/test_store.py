@@ -86,7 +86,7 @@ def test_unknown_digests_are_named(store):
         (b'{"format": 1, "digest": "0123", "status": "done", "spec": {}}', "no accuracy"),
         (b'{"format": 1, "digest": "0123", "status": "gone", "spec": {}}', "status is 'gone'"),
         (b'{"format": 1, "digest": "0123", "status": "failed", "spec": 3}', "'spec' is no object"),
-        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "error": "x"}', "'error'"),
+        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "error": "x"}', "error"),
         (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "layers": {}}', "'layers' is no list"),
         (b'{"format": 1, "digest": "9999", "status": "failed", "spec": {}}', "holds the result '9999'"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from findtta.errors import OptionError
-from findtta.inference import ImageError, ImageLimits, Preparation, decode_image, read_array
+from findtta.images import ImageError, ImageLimits, Preprocessing, decode_image, read_array
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) * 4
 ROTATED = Image.Exif()
@@ -232,7 +232,7 @@ def test_preparation_takes_the_middle(shape, crop):
     # A picture that is linear in both directions: every fair filter gives the value in the middle of its box.
     rows, columns = np.indices(shape)
     pixels = np.stack([2 * rows, 3 * columns, rows + columns], -1).astype(np.uint8)
-    prepared = Preparation(8, crop)(pixels)
+    prepared = Preprocessing(8, crop)(pixels)
     difference = np.abs(prepared - averaged(pixels, 8, crop))[1:-1, 1:-1]
     assert prepared.shape == (8, 8, 3)
     assert difference.max() <= 1
@@ -240,17 +240,17 @@ def test_preparation_takes_the_middle(shape, crop):
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.floats(0.05, 1), st.integers(0, 255))
 def test_preparation_keeps_plain_pictures_plain(height, width, size, crop, value):
-    prepared = Preparation(size, crop)(np.full((height, width, 3), value, np.uint8))
+    prepared = Preprocessing(size, crop)(np.full((height, width, 3), value, np.uint8))
     assert prepared.shape == (size, size, 3)
     assert (prepared == value).all()
 
 
 def test_preparation_leaves_pictures_of_the_right_size_alone():
     pixels = np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)
-    assert Preparation(9, 0.5)(pixels) is pixels
+    assert Preprocessing(9, 0.5)(pixels) is pixels
 
 
 @pytest.mark.parametrize(("size", "crop"), [(0, 1.0), (8, 0.0), (8, 1.1), (8, float("nan"))])
 def test_preparation_refuses_what_makes_no_sense(size, crop):
     with pytest.raises(OptionError, match="must be"):
-        Preparation(size, crop)
+        Preprocessing(size, crop)

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from findtta.inference.predictor import usual_size
 
 import findtta
 from findtta.errors import InputError, UnknownNameError
-from findtta.inference import Predictions, Predictor
-from findtta.inference.predictor import usual_size
 from findtta.models import Classifier, ModelCard, load
+from findtta.predictor import Predictions, Predictor
 from nets import TinyNet, filled
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8)

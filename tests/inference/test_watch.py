@@ -5,7 +5,7 @@ import torch
 
 import findtta
 from findtta.functional import instance_moments, partition
-from findtta.inference import Watch
+from findtta.predictor import Recorder
 from nets import METHODS, TinyNet, filled, images
 
 
@@ -45,7 +45,7 @@ def drift_by_loops(features: torch.Tensor, norm: torch.nn.Module, sample: int) -
 @pytest.mark.parametrize("method", [*METHODS, "tent"])
 def test_watching_does_not_change_the_answers(method):
     watched, alone = findtta.adapt(net(), method), findtta.adapt(net(), method)
-    watch = Watch(watched)
+    watch = Recorder(watched)
     for seed in range(3):
         batch = images(9, seed=seed)
         watch.clear()
@@ -57,7 +57,7 @@ def test_watching_does_not_change_the_answers(method):
 def test_drift_is_what_loops_give(method):
     plain, batch = net(), images(5)
     adapted = findtta.adapt(plain, method)
-    watch = Watch(adapted)
+    watch = Recorder(adapted)
     adapted(batch)
     drift = watch.drift(5)
     # The first layer gets the same from every method; with the plain model all layers do.
@@ -71,7 +71,7 @@ def test_drift_is_what_loops_give(method):
 
 def test_groups_are_the_partition_of_the_means():
     adapted, batch = findtta.adapt(net(), "find"), images(12)
-    watch = Watch(adapted)
+    watch = Recorder(adapted)
     seen: dict[str, torch.Tensor] = {}
     for name, layer in adapted.layers():
         layer.observers.append(lambda mean, variance, name=name: seen.setdefault(name, mean.clone()))
@@ -87,7 +87,7 @@ def test_groups_are_the_partition_of_the_means():
 def test_methods_without_groups_have_none():
     for method in ("source", "tbn", "iabn"):
         adapted = findtta.adapt(net(), method)
-        watch = Watch(adapted)
+        watch = Recorder(adapted)
         adapted(images(4))
         assert (watch.groups(4) == -1).all()
         assert watch.drift(4).isfinite().all()
@@ -95,7 +95,7 @@ def test_methods_without_groups_have_none():
 
 def test_clear_forgets_and_close_ends_it():
     adapted = findtta.adapt(net(), "find")
-    watch = Watch(adapted)
+    watch = Recorder(adapted)
     adapted(images(4))
     watch.clear()
     assert watch.drift(4).isnan().all()
@@ -105,7 +105,7 @@ def test_clear_forgets_and_close_ends_it():
     assert watch.drift(4).isnan().all()
     assert all(not layer.observers for _, layer in adapted.layers())
     plain = findtta.adapt(net(), "source")
-    Watch(plain).close()
+    Recorder(plain).close()
     assert all(not module._forward_pre_hooks for module in plain.modules())
 
 
@@ -115,7 +115,7 @@ def test_a_layer_without_source_statistics_has_no_drift():
     )
     for method in ("find", "source"):
         adapted = findtta.adapt(model, method)
-        watch = Watch(adapted)
+        watch = Recorder(adapted)
         adapted(images(4))
         assert watch.drift(4).isnan().all(0).tolist() == [True, False]
 
@@ -131,7 +131,7 @@ def test_windows_of_an_image_are_averaged_and_give_it_no_group():
             return self.norm(halves).view(len(x), 2, -1)
 
     adapted = findtta.adapt(Windows(), "find")
-    watch = Watch(adapted)
+    watch = Recorder(adapted)
     batch = images(3)
     adapted(batch)
     expected = [

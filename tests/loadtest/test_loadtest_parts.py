@@ -254,5 +254,5 @@ def test_without_a_cluster_the_option_is_named(fake_ray, monkeypatch, error):
 
     monkeypatch.setattr(fake_ray, "is_initialized", lambda: False)
     fake_ray.init = none
-    with pytest.raises(OptionError, match=rf"'kill_every' needs a Ray cluster.*{str(error) or 'RuntimeError'}"):
+    with pytest.raises(OptionError, match=rf"kill_every needs a Ray cluster.*{str(error) or 'RuntimeError'}"):
         kill_replica()

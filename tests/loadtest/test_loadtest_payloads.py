@@ -62,7 +62,7 @@ def test_folders_are_searched_and_unknown_formats_become_png(tmp_path):
 
 
 def test_folders_without_good_images_are_refused(tmp_path):
-    with pytest.raises(OptionError, match="'images' must be 'shapes' or a folder"):
+    with pytest.raises(OptionError, match="images must be 'shapes' or a folder"):
         Pictures.open(str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="must hold images"):
         Pictures.open(str(tmp_path))

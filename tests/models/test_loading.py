@@ -287,7 +287,7 @@ def test_the_caffe_resnet50_classifies_photos(shared, timm):
 
 
 def test_inputs_keep_the_channels_last():
-    from findtta.models.check import to_input
+    from findtta.images import to_input
 
     batch = to_input(np.full((2, 4, 5, 3), 255, np.uint8))
     assert batch.shape == (2, 3, 4, 5)

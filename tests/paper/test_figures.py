@@ -18,16 +18,17 @@ from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
 from findtta.paper import numbers, registry
+from findtta.paper.document import picture
 from findtta.paper.figures import FIGURES
 from findtta.paper.figures.base import PaperFigure, accuracy_series
 from findtta.paper.figures.distance import CORRUPTIONS
 from findtta.paper.figures.domains_and_batch import COUNTS, mixtures
-from findtta.paper.figures.panels import LOOKS, Panel, Series, picture
 from findtta.paper.gather import take
 from findtta.paper.items import Context, Probe, Reading, Results
 from findtta.paper.measure.features import _agreement, distances, instance_means, watched
 from findtta.paper.numbers import METHODS
 from findtta.paper.write import draw, save
+from findtta.plots import LOOKS, Panel, Series
 
 QUICK = Context.quickly()
 LAYERS = [

@@ -146,7 +146,7 @@ def test_options_of_the_partitioner_are_frozen_and_fit_for_json():
 
 @pytest.mark.parametrize("wrong", [3, "threshold=1", [1, 2], {"a"}])
 def test_options_that_are_no_mapping_are_refused(wrong):
-    with pytest.raises(OptionError, match="'partitioner_options' must be a mapping"):
+    with pytest.raises(OptionError, match="partitioner_options must be a mapping"):
         adapt(tiny(), partitioner="rcc", partitioner_options=wrong)
 
 

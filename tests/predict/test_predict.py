@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from photos import errors, files, fill, picture, png, rows
 
 from findtta.errors import InputError, OptionError, UnknownNameError
-from findtta.inference import ImageLimits, Predictor
+from findtta.images import ImageLimits
 from findtta.models import load
 from findtta.predict import RAY_FROM, Settings, predict
 from findtta.predict.batches import Reading
 from findtta.predict.choice import choose
 from findtta.predict.output import columns
 from findtta.predict.settings import torch_threads
+from findtta.predictor import Predictor
 
 SMALL = {"batch_size": 4, "block_size": 8, "format": "jsonl"}
 
@@ -300,7 +301,8 @@ def test_who_computes(monkeypatch):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 7))
 def test_batches_are_neighbouring_positions_whatever_cannot_be_read(readable, batch_size):
-    from findtta.inference import Preparation
+    from findtta.inference import Preprocessing
+
     from findtta.predict.sources import Entry
 
     class Made:
@@ -308,7 +310,7 @@ def test_batches_are_neighbouring_positions_whatever_cannot_be_read(readable, ba
             for row, is_readable in enumerate(readable, 100):
                 yield Entry(row, f"{row}", ONE_PIXEL if is_readable else b"broken")
 
-    batches = list(Reading(batch_size, Preparation(1), ImageLimits()).batches(Made(), threads=2))
+    batches = list(Reading(batch_size, Preprocessing(1), ImageLimits()).batches(Made(), threads=2))
     assert len(batches) == -(-len(readable) // batch_size)
     for number, batch in enumerate(batches):
         span = range(number * batch_size, min((number + 1) * batch_size, len(readable)))

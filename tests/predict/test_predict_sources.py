@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from photos import fill, png
 
 from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError
-from findtta.inference import ImageError, ImageLimits
+from findtta.images import ImageError, ImageLimits
 from findtta.predict.batches import read_file
 from findtta.predict.listing import Listing
 from findtta.predict.sources import open_source, shown

@@ -337,5 +337,5 @@ def test_each_scenario_picks_what_it_is_usually_made_of():
 
 
 def test_variants_of_random_are_checked():
-    with pytest.raises(OptionError, match="'variant' must be 'text' or 'paper', got 'test'"):
+    with pytest.raises(OptionError, match="variant must be 'text' or 'paper', got 'test'"):
         Random(variant="test")

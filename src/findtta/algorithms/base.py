@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.utils._pytree import tree_map_only
 
-from findtta._table import render
 from findtta.layers.adaptive import AdaptiveNorm, ReusePermit
 from findtta.layers.surgery import adaptive_layers, replace_norms, require_adaptable, restore_norms
 from findtta.options import Options
+from findtta.tables import render
 
 
 @dataclass(frozen=True)

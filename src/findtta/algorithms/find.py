@@ -33,7 +33,7 @@ class FINDOptions(Options):
     """Options of FIND."""
 
     alpha: float = option(0.8, "weight of the source statistics, 0 (groups only) to 1 (source)")
-    partitioner: str | Partition = option(  # noqa: RUF009 (it declares a field)
+    partitioner: str | Partition = option(
         "first-neighbor", "what makes the groups: a name, or a function from features (B, C) to labels (B,)"
     )
     partitioner_options: Mapping[str, Any] | None = option(
@@ -72,7 +72,7 @@ def _as_pairs(options: object) -> tuple[tuple[str, Any], ...] | None:
         return tuple(sorted(dict(options).items()))  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise OptionError(
-            f"option 'partitioner_options' must be a mapping from option to value, got {options!r}."
+            f"partitioner_options must be a mapping from option to value, got {options!r}."
         ) from None
 
 

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
-from findtta.errors import OptionError
 from findtta.functional import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
 from findtta.functional._precision import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
@@ -43,10 +42,7 @@ class FINDSoftOptions(Options):
     def __post_init__(self) -> None:
         self.require_fraction("alpha")
         self.require_at_least_zero("sharpness")
-        for name in ("temperature", "threshold"):
-            self.require_at_least_zero(name)
-            if getattr(self, name) == 0:
-                raise OptionError(f"option {name!r} must be above 0, got 0.")
+        self.require_positive("temperature", "threshold")
 
 
 class Evidence:

@@ -163,7 +163,7 @@ class GradientAdapted(Adapted):
             )
         if self.options.num_classes not in (None, logits.shape[1]):
             raise OptionError(
-                f"option 'num_classes' is {self.options.num_classes}, but the model returns {logits.shape[1]} "
+                f"num_classes is {self.options.num_classes}, but the model returns {logits.shape[1]} "
                 f"logits. Pass num_classes={logits.shape[1]}."
             )
         return logits

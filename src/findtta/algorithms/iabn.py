@@ -32,14 +32,14 @@ class IABNOptions(Options):
     def __post_init__(self) -> None:
         require_standard_errors(self, "k")
         if self.base not in BASES:
-            raise OptionError(f"option 'base' must be 'source' or 'batch', got {self.base!r}.")
+            raise OptionError(f"base must be 'source' or 'batch', got {self.base!r}.")
 
 
 def require_standard_errors(options: Options, name: str) -> None:
     """Raise unless option ``name`` is a number of at least 0, infinity included."""
     options.require_number(name)
     if getattr(options, name) < 0:
-        raise OptionError(f"option {name!r} must be at least 0, got {getattr(options, name)!r}.")
+        raise OptionError(f"{name} must be at least 0, got {getattr(options, name)!r}.")
 
 
 class InstanceAwareNorm(AdaptiveNorm):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -43,18 +42,13 @@ class GradientOptions(Options):
         self.unless_none("num_classes", self.require_positive_int)
         if not isinstance(self.skip_layers, tuple) or not all(isinstance(part, str) for part in self.skip_layers):
             raise OptionError(
-                "option 'skip_layers' must be a tuple of parts of layer names, such as ('layer4',), got "
+                "skip_layers must be a tuple of parts of layer names, such as ('layer4',), got "
                 f"{self.skip_layers!r}."
             )
         if self.momentum == 1:
-            raise OptionError("option 'momentum' must be below 1, or nothing is ever forgotten, got 1.")
+            raise OptionError("momentum must be below 1, or nothing is ever forgotten, got 1.")
         if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
-            raise OptionError("option 'nesterov' needs a momentum above 0, got momentum=0: pass nesterov=False.")
-
-    def unless_none(self, name: str, require: Callable[[str], None]) -> None:
-        """Check option ``name`` with ``require`` if it has a value."""
-        if getattr(self, name) is not None:
-            require(name)
+            raise OptionError("nesterov needs a momentum above 0, got momentum=0: pass nesterov=False.")
 
     @property
     def depends_on_classes(self) -> bool:
@@ -110,7 +104,7 @@ def _count_classes(model: nn.Module) -> int:
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
         raise OptionError(
-            f"option 'num_classes' must be given: {type(model).__name__} has no Linear layer to read it off, and "
+            f"num_classes must be given: {type(model).__name__} has no Linear layer to read it off, and "
             "margins or preset values depend on it. Pass num_classes=<number of logits>."
         )
     return heads[-1].out_features

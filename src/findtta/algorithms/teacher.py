@@ -26,7 +26,7 @@ from findtta.options import Options, option
 class TeacherStudentOptions(GradientOptions):
     """Options of every teacher-student method."""
 
-    view: str | Callable[[Tensor], Tensor] = option(  # noqa: RUF009 (a field, whose default cannot change)
+    view: str | Callable[[Tensor], Tensor] = option(
         "strong", "how inputs are augmented: 'strong', 'flip', or a function from inputs to inputs"
     )
     mean: tuple[float, ...] | None = option(

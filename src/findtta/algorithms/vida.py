@@ -54,7 +54,7 @@ class ViDAOptions(TeacherStudentOptions):
         for name in ("low_rank", "high_rank", "views"):
             self.require_positive_int(name)
         if self.views < 2:
-            raise OptionError(f"option 'views' must be at least 2, to have a variance, got {self.views!r}.")
+            raise OptionError(f"views must be at least 2, to have a variance, got {self.views!r}.")
         for name in ("lr_branches", "threshold"):
             self.unless_none(name, self.require_at_least_zero)
         for name in ("ema", "ema_branches", "restore_probability"):

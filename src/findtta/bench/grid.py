@@ -34,6 +34,7 @@ from findtta.bench.spec import RunSpec
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
+from findtta.options import parse_assignments
 
 Settings = Mapping[str, Any]
 
@@ -132,51 +133,6 @@ def find(name: str) -> Grid:
 def presets() -> dict[str, Grid]:
     """Return the grids that come with the package, by name."""
     return {name: _read(file, f"preset {name!r}", None) for name, file in _preset_files().items()}
-
-
-def split_list(text: str) -> list[str]:
-    """Split entries at commas, but for those between the settings of one entry.
-
-    Example:
-        >>> split_list("crossmix,wild:delta=0.01,variant=paper,static")
-        ['crossmix', 'wild:delta=0.01,variant=paper', 'static']
-    """
-    entries: list[str] = []
-    for part in (part.strip() for part in text.split(",")):
-        if entries and ":" in entries[-1] and "=" in part and ":" not in part:
-            entries[-1] += f",{part}"
-        elif part:
-            entries.append(part)
-    return entries
-
-
-def parse_value(text: str) -> Any:
-    """Read a value as written on a command line: a number, true, false, null, a list, or else a text."""
-    for candidate in (text, text.lower()):
-        try:
-            return json.loads(candidate)
-        except ValueError:
-            continue
-    return text
-
-
-def parse_assignments(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Read several ``NAME=VALUE``.
-
-    Args:
-        name: What to call them in an error.
-        texts: Such as ``["alpha=0.9"]``.
-
-    Returns:
-        The values by name.
-    """
-    values = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise OptionError(f"{name} must look like NAME=VALUE, got {text!r}.")
-        values[key.strip()] = parse_value(value.strip())
-    return values
 
 
 def _preset_files() -> dict[str, Traversable]:

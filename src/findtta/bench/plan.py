@@ -21,9 +21,7 @@ from findtta.bench.spec import RunSpec
 from findtta.data.dataset import DomainDataset
 from findtta.data.open import load as load_data
 from findtta.errors import InputError, OptionError
-from findtta.models import ARCHITECTURES, SHIPPED, Classifier, load, weights_digest
-from findtta.models.targets import load_model
-from findtta.models.weights import read_weights
+from findtta.models import Classifier, load, weights_digest
 from findtta.options import Options
 from findtta.registry import build_options, load_method
 from findtta.streams import Stream
@@ -144,20 +142,8 @@ def _make_stream(dataset: DomainDataset, scenario: str, settings: str, batch_siz
     return streams.make(scenario, dataset, batch_size=batch_size, seed=seed, **json.loads(settings))
 
 
-def _open_model(name: str, weights: str | None, classes: int, normalization: str | None) -> tuple[nn.Module, str]:
-    model: nn.Module
-    is_named = (
-        name in SHIPPED or name in ARCHITECTURES or name.startswith("timm:") or name.endswith(".safetensors")
-    )
-    if is_named:
-        count = None if weights is None or read_weights(weights)[1] is not None else classes
-        model = load(name, weights=weights, num_classes=count, normalization=normalization)
-    elif ":" in name:
-        if normalization is not None:
-            raise OptionError(f"normalization: {name} is your own model, which is to take RGB in [0, 1] itself.")
-        model = load_model(name, weights).eval()
-    else:
-        model = load(name, weights=weights)  # says what names there are
+def _open_model(name: str, weights: str | None, classes: int, normalization: str | None) -> tuple[Classifier, str]:
+    model = load(name, weights=weights, normalization=normalization, fallback_classes=classes)
     return model, weights_digest(model)
 
 

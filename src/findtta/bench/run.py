@@ -20,7 +20,7 @@ from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.collapse import CollapseGuard
 from findtta.errors import OptionError
-from findtta.models.check import to_input
+from findtta.images import to_input
 from findtta.streams import Batch
 
 #: Called after every batch with the number of batches done and the accuracy so far.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from findtta._files import UNFINISHED, whole_file
+from findtta._io import UNFINISHED, atomic_write
 from findtta.bench.result import Result
 from findtta.errors import InputError, OptionError, UnknownNameError
 
@@ -158,7 +158,7 @@ class Store:
             return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with whole_file(self._path(result.digest)) as partial:
+            with atomic_write(self._path(result.digest)) as partial:
                 partial.write_bytes(content)
             self._sync_folder()
         except OSError as error:

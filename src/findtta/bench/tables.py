@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from findtta._table import render
 from findtta.bench.result import Result
 from findtta.bench.wording import AXES, FIELDS, NamedRun, Names, field_text, number_ranges
 from findtta.errors import OptionError, UnknownNameError, close_matches
+from findtta.tables import render
 
 BEST = "*"
 

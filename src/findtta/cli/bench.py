@@ -9,9 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from findtta._table import render
 from findtta.bench.executors import Executor, Task
-from findtta.bench.grid import AXES, Grid, expand, find, presets, split_list
+from findtta.bench.grid import AXES, Grid, expand, find, presets
 from findtta.bench.plan import Planner
 from findtta.bench.result import Result
 from findtta.bench.schedule import Schedule, carry_out, label, schedule
@@ -21,6 +20,8 @@ from findtta.bench.tables import compare
 from findtta.cli.execution import add_execution, chosen_executor
 from findtta.cli.run import MODELS, add_settings, settings_of
 from findtta.errors import OptionError
+from findtta.options import split_list
+from findtta.tables import render
 
 _NUMBERS = ("batch_sizes", "seeds")
 INTERRUPTED = 130  # what shells give for Ctrl-C

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from findtta.bench.executors import Executor, Processes, Ray, Serial, usable_cores
+from findtta._processes import usable_cores
+from findtta.bench.executors import Executor, Processes, Ray, Serial
 from findtta.bench.plan import Planner
 from findtta.cli.run import set_threads
 from findtta.errors import OptionError

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from findtta.bench.grid import parse_assignments
 from findtta.cli.run import MODELS, set_threads
 from findtta.errors import OptionError
+from findtta.options import parse_assignments
 
 COLD_START_BATCH = 64
 
@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Export, and print how file and model compare."""
     import findtta
     from findtta import export
+    from findtta.models import load
 
     output: Path = arguments.output
     if output.suffix not in (".onnx", ".pt2"):
@@ -64,7 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.opset is not None and output.suffix != ".onnx":
         raise OptionError(f"--opset is for .onnx files, but --output is {output.name!r}.")
     set_threads(arguments.threads)
-    model = _load_model(arguments)
+    model = load(
+        arguments.model,
+        weights=arguments.weights,
+        num_classes=arguments.num_classes,
+        normalization=arguments.normalization,
+    )
     adapted = findtta.adapt(model, arguments.method, **parse_assignments("--option", arguments.option))
     images = None
     if arguments.data is not None:
@@ -96,32 +102,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load_model(arguments: argparse.Namespace) -> nn.Module:
-    from findtta.models import ARCHITECTURES, SHIPPED, load
-    from findtta.models.targets import load_model
-
-    name: str = arguments.model
-    is_named = name in SHIPPED or name in ARCHITECTURES or name.startswith("timm:") or ":" not in name
-    if is_named:
-        return load(
-            name,
-            weights=arguments.weights,
-            num_classes=arguments.num_classes,
-            normalization=arguments.normalization,
-        )
-    for option in ("num_classes", "normalization"):
-        if getattr(arguments, option) is not None:
-            raise OptionError(
-                f"--{option.replace('_', '-')}: {name} is your own model, which settles that itself."
-            )
-    return load_model(name, arguments.weights).eval()
-
-
 def _batches(arguments: argparse.Namespace, count: int) -> list[Tensor]:
     """Return so many mixed batches of the dataset, or as many as it has."""
     from findtta import streams
     from findtta.data.open import load
-    from findtta.models.check import to_input
+    from findtta.images import to_input
 
     dataset = load(arguments.data, **parse_assignments("--data-option", arguments.data_option)).pick()
     stream = streams.make("crossmix", dataset, batch_size=COLD_START_BATCH)
@@ -133,19 +118,12 @@ def _batches(arguments: argparse.Namespace, count: int) -> list[Tensor]:
 
 
 def _image_size(arguments: argparse.Namespace, model: nn.Module, images: Tensor | None) -> int:
-    from findtta.models import Classifier
-    from findtta.models.resnet_cifar import CifarResNet
-
     if images is not None:
         if arguments.image_size not in (None, images.shape[-1]):
             raise OptionError(
                 f"--image-size is {arguments.image_size}, but the images of --data are of side {images.shape[-1]}."
             )
         return int(images.shape[-1])
-    if arguments.image_size is not None:
-        return int(arguments.image_size)
-    if isinstance(model, Classifier) and model.card.input_size is not None:
-        return model.card.input_size
-    if isinstance(model, Classifier) and isinstance(model.net, CifarResNet):
-        return 32
-    raise OptionError("--image-size must be given, since the model does not say it (such as --image-size 224).")
+    from findtta.models import preprocessing_of
+
+    return preprocessing_of(model, arguments.image_size).size[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from findtta.bench.grid import split_list
+from findtta.options import split_list
 
 
 def names(values: Sequence[str] | None) -> list[str] | None:

@@ -1,71 +1,58 @@
-"""Entry point of the ``findtta`` command: one subcommand per module of this package."""
+"""Entry point of the ``findtta`` command: one subcommand per module, imported when it is called."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import findtta
-from findtta.cli import (
-    bench,
-    data,
-    demo,
-    doctor,
-    export,
-    loadtest,
-    methods,
-    models,
-    paper,
-    predict,
-    report,
-    results,
-    run,
-    serve,
-    streams,
-    train,
-)
 from findtta.errors import FindTTAError
 
-COMMANDS = (
-    demo,
-    run,
-    bench,
-    results,
-    report,
-    paper,
-    methods,
-    models,
-    data,
-    streams,
-    train,
-    doctor,
-    predict,
-    export,
-    serve,
-    loadtest,
-)
+INTERRUPTED = 130  # the exit code that shells give for Ctrl-C
+
+#: What each subcommand does; each is a module of this package with ``add_arguments`` and ``run``.
+COMMANDS = {
+    "demo": "compare eight methods on three streams of corrupted images, in about a minute",
+    "run": "evaluate one method on one stream, and store the result",
+    "bench": "evaluate a grid of methods, streams, datasets, models and seeds; it can be interrupted",
+    "results": "list, compare, show or export stored results",
+    "report": "write stored results as one HTML page that opens without a network",
+    "paper": "reproduce tables and figures of the paper, with the paper's numbers beside ours",
+    "methods": "list the methods, or show one with its options",
+    "models": "list architectures and shipped models, or check the accuracy of a model on clean images",
+    "data": "download published datasets, generate corrupted ones, and look at them",
+    "streams": "show in which order the images of a stream arrive",
+    "train": "train a source model on a dataset",
+    "inspect": "show which layers of a model can be adapted, and what looks wrong with them",
+    "predict": "predict a folder of images, a list of paths or Parquet files; it can be interrupted",
+    "export": "write an adapted model as an ONNX or torch.export file, and check the file against the model",
+    "serve": "serve predictions over HTTP, in mixed batches",
+}
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser with all subcommands."""
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """Build the parser; only the chosen subcommand, or all if it is None, declares its arguments."""
     parser = argparse.ArgumentParser(prog="findtta", description=findtta.__doc__)
     parser.add_argument("--version", action="version", version=f"findtta {findtta.__version__}")
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2]
-        summary = (command.__doc__ or "").strip().splitlines()[0]
-        subparser = subparsers.add_parser(name, help=summary, description=summary)
-        command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if chosen in (None, name):
+            command = importlib.import_module(f"findtta.cli.{name}")
+            command.add_arguments(subparser)
+            subparser.set_defaults(run=command.run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the result is the exit code."""
-    arguments = build_parser().parse_args(argv)
+    """Run the command line and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    chosen = next((word for word in words if not word.startswith("-")), "")
     try:
+        arguments = build_parser(chosen).parse_args(words)
         code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
@@ -78,4 +65,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         print("findtta: stopped", file=sys.stderr)
-        return 130
+        return INTERRUPTED

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 from collections.abc import Iterable
 
-from findtta._table import render
+from findtta.tables import render
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,9 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from findtta._table import render
 from findtta.bench.executors import Task
-from findtta.bench.grid import parse_assignments, split_list
 from findtta.bench.plan import Planner
 from findtta.bench.schedule import label
 from findtta.bench.store import Store
@@ -26,12 +24,14 @@ from findtta.cli.run import MODELS
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
+from findtta.options import parse_assignments, split_list
 from findtta.paper.gather import gather
 from findtta.paper.items import DATASETS, NETWORKS, QUICK_IMAGES, Context, Item, Results, Setup, setup_from
 from findtta.paper.notes import is_dataset
 from findtta.paper.numbers import METHODS
 from findtta.paper.registry import GROUPS, find, items
 from findtta.paper.write import save, terminal
+from findtta.tables import render
 
 _IN_STEP = ("data", "stands_for", "model", "weights", "normalization", "network")
 _NONE = "-"

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from findtta.bench.grid import parse_assignments
+from findtta.options import parse_assignments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,8 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of the method; may be repeated"
     )
     group.add_argument("--device", default="cpu", help="where the network runs (default: cpu)")
-    group.add_argument("--size", type=int, metavar="N", help="side of the pictures (default: the network's)")
+    group.add_argument("--image-size", type=int, metavar="N", help="side of the pictures (default: the network's)")
+    group.add_argument("--interpolation", choices=("bilinear", "bicubic"), help="(default: the model's own)")
     group.add_argument("--crop", type=float, metavar="SHARE", help="of the shorter side that is kept")
 
 
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict, and print what came of it."""
     from tqdm import tqdm
 
-    from findtta.inference import ImageLimits
+    from findtta.images import ImageLimits
     from findtta.predict import Settings, predict
     from findtta.predict.choice import Choice
 

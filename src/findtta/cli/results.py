@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib.util
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from findtta._files import whole_file
-from findtta._table import render
+from findtta._extras import require
+from findtta._io import atomic_write, finite, write_parquet
 from findtta.bench.flat import FLAT_COLUMNS, flat
 from findtta.bench.result import Result
 from findtta.bench.store import Store
 from findtta.bench.tables import VALUES, compare
 from findtta.bench.wording import AXES
 from findtta.cli.stored import Entry, add_filters, filtered, read_runs, warn
-from findtta.errors import MissingExtraError, OptionError
+from findtta.errors import OptionError
+from findtta.tables import render
 
 _SHORTEST_SHOWN = 8  # characters of a digest
 _COLUMNS = tuple(FLAT_COLUMNS)
 _SETTINGS = _COLUMNS[_COLUMNS.index("method") : _COLUMNS.index("samples")]
 _MEASURES = tuple(name for name in _COLUMNS[_COLUMNS.index("samples") :] if not name.startswith("failure"))
 _LAYER_COLUMNS = ("name", "kind", "channels", "groups_mean", "groups_std", "score", "split")
-_SQL_TYPES = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -213,15 +211,15 @@ def _require_exportable(path: Path) -> None:
     """Raise before anything is read if the file cannot be what was asked for."""
     if path.suffix.lower() not in _WRITERS:
         raise OptionError(f"--export must be a file ending in {' or '.join(_WRITERS)}, got {path.name!r}.")
-    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("duckdb") is None:
-        raise MissingExtraError("Parquet files need the 'results' extra: pip install \"findtta[results]\"")
+    if path.suffix.lower() == ".parquet":
+        require("pyarrow", "results", "writing Parquet files")
 
 
 def _export(results: Sequence[Result], path: Path) -> None:
     if not results:
         raise OptionError("--export: there is no run to export, so no file is written.")
     try:
-        with whole_file(path) as partial:
+        with atomic_write(path) as partial:
             _WRITERS[path.suffix.lower()](flat(results), partial)
     except OSError as error:
         raise OptionError(f"--export: {str(path)!r} cannot be written ({error.strerror or error}).") from error
@@ -236,21 +234,8 @@ def _write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    import duckdb
-
-    path.touch(exist_ok=False)  # says what is wrong with the place in the words of the system
-    # A list per column: row by row takes twenty times as long.
-    columns = ", ".join(
-        f'unnest(CAST(? AS {_SQL_TYPES[kind]}[])) AS "{name}"' for name, kind in FLAT_COLUMNS.items()
-    )
-    quoted = str(path.resolve()).replace("'", "''")
-    try:
-        with duckdb.connect(":memory:") as database:
-            values = [[row[name] for row in rows] for name in FLAT_COLUMNS]
-            database.execute(f"CREATE TABLE runs AS SELECT {columns}", values)
-            database.execute(f"COPY runs TO '{quoted}' (FORMAT parquet)")
-    except duckdb.Error as error:
-        raise OSError(str(error)) from error
+    path.touch(exist_ok=False)  # reports what is wrong with the path as the system does
+    write_parquet(path, FLAT_COLUMNS, rows)
 
 
 _WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
@@ -267,13 +252,4 @@ def _print(text: str) -> None:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(_without_nan(value), indent=1))
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace what JSON has no word for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+    print(json.dumps(finite(value), indent=1))

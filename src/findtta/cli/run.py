@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from findtta._table import render
-from findtta.bench.grid import parse_assignments, parse_value, split_list
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.run import run as run_plan
@@ -20,6 +18,8 @@ from findtta.bench.schedule import look_up
 from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
 from findtta.errors import InputError, OptionError
+from findtta.options import parse_assignments, parse_value, split_list
+from findtta.tables import render
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

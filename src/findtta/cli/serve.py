@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from findtta.bench.grid import parse_assignments
 from findtta.cli.run import MODELS
 from findtta.errors import OptionError
-from findtta.inference import ImageLimits
-from findtta.serving.settings import MEBIBYTE, Settings
+from findtta.images import ImageLimits
+from findtta.options import parse_assignments
+from findtta.serve.settings import MEBIBYTE, Settings
 
 KEY_VARIABLE = "FINDTTA_API_KEY"
 _DEFAULT = Settings()
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--option", action="append", metavar="NAME=VALUE", help="an option of the method; may be repeated"
     )
     model.add_argument("--device", help="where the model runs (default: cpu)")
-    model.add_argument("--size", type=int, metavar="N", help="side of the pictures it gets (default: its own)")
+    model.add_argument(
+        "--image-size", type=int, metavar="N", help="side of the pictures it gets (default: its own)"
+    )
     model.add_argument("--crop", type=float, metavar="X", help="part of the shorter side kept (default: usual)")
     how = parser.add_argument_group("how it runs")
     how.add_argument("--host", metavar="ADDRESS", help=f"to listen at (default: {_DEFAULT.host})")
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     settings = settings_of(arguments)
-    from findtta.serving.server import serve
+    from findtta.serve.server import serve
 
     answered = serve(settings, lambda url, ray_address: _announce(settings, url, ray_address))
     how = "everything accepted was answered" if answered else "not everything accepted was answered"
@@ -102,7 +104,7 @@ _PLAIN = (
     "normalization",
     "method",
     "device",
-    "size",
+    "image_size",
     "crop",
     "host",
     "port",

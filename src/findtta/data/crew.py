@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from findtta._processes import deaf_to_interrupts
+from findtta._processes import ignore_sigint
 from findtta.data.corrupted import CorruptedDataset
 from findtta.errors import FindTTAError
 
@@ -61,7 +61,7 @@ class _SharedWork(Work):
             context.Process(target=_worker, args=(dataset, self.tasks, self.results), daemon=True)
             for _ in range(workers)
         ]
-        with deaf_to_interrupts():
+        with ignore_sigint():
             for process in self.processes:
                 process.start()
 

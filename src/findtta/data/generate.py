@@ -20,7 +20,7 @@ from PIL import Image
 from tqdm import tqdm
 
 import findtta
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.crew import Block, Work, crew
 from findtta.data.dataset import (
@@ -279,5 +279,5 @@ def _flush(path: Path) -> None:
 
 
 def _replace_text(path: Path, text: str) -> None:
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text)

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from findtta._table import render
 from findtta.algorithms.base import Adapted
 from findtta.errors import InputError
 from findtta.export.problems import require_exportable
 from findtta.export.replay import replay
 from findtta.export.runtimes import Runtime, load
+from findtta.tables import render
 
 BATCH_SIZES = (1, 2, 7, 64, 200)
 TOLERANCE = 1e-4

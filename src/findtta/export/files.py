@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 import findtta
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.errors import OptionError
 from findtta.export.checking import TOLERANCE, Check, check
 from findtta.export.description import PREFIX, PT2_ENTRY, Description
@@ -72,7 +72,7 @@ def onnx(
         written.metadata_props.add(key=PREFIX + name, value=value)
     import_extra("onnx").checker.check_model(written)
     refuse_training_batch_norm(written)
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(written.SerializeToString())
         return _checked(partial, description, model, images)
 
@@ -107,7 +107,7 @@ def pt2(
     description = Description.of(
         model, example, largest_batch=largest_batch, opset=None, neighbours=neighbour_nodes(traced)
     )
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         # torch insists on the suffix, which a file that is being written does not have: to memory first.
         memory = io.BytesIO()
         torch.export.save(traced, memory, extra_files={PT2_ENTRY: json.dumps(description.to_json())})

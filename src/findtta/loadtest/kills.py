@@ -36,16 +36,16 @@ class Killer:
 
     def __post_init__(self) -> None:
         if not self.every > 0:
-            raise OptionError(f"option 'kill_every' must be a number of seconds above 0, got {self.every!r}.")
+            raise OptionError(f"kill_every must be a number of seconds above 0, got {self.every!r}.")
         if self.limit < 1:
-            raise OptionError(f"option 'kills' must be at least 1, got {self.limit!r}.")
+            raise OptionError(f"kills must be at least 1, got {self.limit!r}.")
 
     def require_replicas(self) -> None:
         """Join the cluster, and raise unless the deployment has a replica there."""
         ray = connect()
         if not replicas(ray, self.deployment, self.app):
             raise OptionError(
-                f"option 'kill_every' needs replicas of deployment {self.deployment!r} of app {self.app!r}, "
+                f"kill_every needs replicas of deployment {self.deployment!r} of app {self.app!r}, "
                 f"but there are none. Replicas there: {_all_replicas(ray) or 'none'}."
             )
 
@@ -113,7 +113,7 @@ def connect() -> Any:
         except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise OptionError(
-                f"option 'kill_every' needs a Ray cluster that can be joined, but there is none ({reason}). "
+                f"kill_every needs a Ray cluster that can be joined, but there is none ({reason}). "
                 "Start the server on Ray. If $RAY_ADDRESS names a cluster with a token, set $RAY_AUTH_MODE=token."
             ) from error
     return ray

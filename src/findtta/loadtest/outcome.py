@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from findtta._files import whole_file
-from findtta._table import render
+from findtta._io import atomic_write
 from findtta.loadtest.arrivals import Spread
 from findtta.loadtest.client import Reply
 from findtta.loadtest.judge import Verdict
 from findtta.loadtest.memory import Memory
 from findtta.loadtest.payloads import Payload
 from findtta.loadtest.settings import LoadOptions
+from findtta.tables import render
 
 _EXAMPLES = 20
 #: Fates and counts that a correct server never causes.
@@ -167,7 +167,7 @@ class Outcome:
 
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
-        with whole_file(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
     def text(self) -> str:

@@ -111,7 +111,7 @@ def _drawn(seed: int) -> tuple[Picture, ...]:
 
 def _found(folder: Path) -> tuple[Picture, ...]:
     if not folder.is_dir():
-        raise OptionError(f"option 'images' must be 'shapes' or a folder of images, got {str(folder)!r}.")
+        raise OptionError(f"images must be 'shapes' or a folder of images, got {str(folder)!r}.")
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
         raise InputError(f"{folder} must hold images ({', '.join(sorted(SUFFIXES))}), got none.")

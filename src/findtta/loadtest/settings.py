@@ -36,7 +36,7 @@ class LoadOptions(Options):
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise OptionError(
-                f"option 'url' must begin with http:// or https://, got {self.url!r}. "
+                f"url must begin with http:// or https://, got {self.url!r}. "
                 "Give for example http://127.0.0.1:8000."
             )
         for name in ("requests", "concurrency", "per_request"):
@@ -44,7 +44,7 @@ class LoadOptions(Options):
         self.require_fraction("bad")
         self.require_seed("seed")
         if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise OptionError(f"option 'retries' must be a whole number of at least 0, got {self.retries!r}.")
+            raise OptionError(f"retries must be a whole number of at least 0, got {self.retries!r}.")
         self._require_positive("timeout")
         self._require_positive("oversize_mb")
         for name in ("rate", "limit"):
@@ -73,4 +73,4 @@ class LoadOptions(Options):
     def _require_positive(self, name: str) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise OptionError(f"option {name!r} must be a number above 0, got {value!r}.")
+            raise OptionError(f"{name} must be a number above 0, got {value!r}.")

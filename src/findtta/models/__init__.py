@@ -1,9 +1,10 @@
-"""Models: small ResNets, those of timm behind one door, trained weights and their cards."""
+"""Models: small ResNets, those of timm, trained weights and their cards, and the one opener of all."""
 
 from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard
 from findtta.models.check import AccuracyCheck, check_clean_accuracy
+from findtta.models.open import load, load_module, preprocessing_of
 from findtta.models.weights import weights_digest
-from findtta.models.zoo import ARCHITECTURES, SHIPPED, Architecture, build, load
+from findtta.models.zoo import ARCHITECTURES, SHIPPED, Architecture, build
 
 __all__ = [
     "ARCHITECTURES",
@@ -16,5 +17,7 @@ __all__ = [
     "build",
     "check_clean_accuracy",
     "load",
+    "load_module",
+    "preprocessing_of",
     "weights_digest",
 ]

@@ -1,4 +1,4 @@
-"""What must be known about a network to use it: its input, its classes and how good it is."""
+"""What must be known about a model to use it: its input, its classes and how good it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Triple = tuple[float, float, float]
 NORMALIZATIONS: Mapping[str, tuple[Triple, Triple]] = {
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "half": ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
-    # The deviations are too small by a fifth, as in most published CIFAR-10 checkpoints.
+    # The standard deviations are too small by a fifth, as in most published CIFAR-10 checkpoints.
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -30,17 +30,20 @@ NORMALIZATIONS: Mapping[str, tuple[Triple, Triple]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """What must be known about a network to use it.
+    """What must be known about a model to use it.
 
     Attributes:
         arch: The name of the architecture.
         num_classes: The number of classes.
-        mean: What is subtracted from the RGB channels, on the [0, 1] scale.
-        std: What they are divided by then.
-        input_size: The side the network works at; images of another size are scaled to it. None: any size.
+        mean: Mean that is subtracted from the RGB channels, on the [0, 1] scale.
+        std: Standard deviation that they are divided by.
+        input_size: Side that the model resizes its inputs to by itself; None if it takes any size.
+        image_size: Side of the images it is given, where known; ``input_size`` if that is all there is.
+        crop: Fraction of the shorter side that a centre crop keeps (timm's ``crop_pct``), where known.
+        interpolation: How images are resized, ``"bilinear"`` or ``"bicubic"``, where known.
         trained_on: The dataset of the weights, where known.
         classes: The names of the classes, where known.
-        clean_accuracy: Percentage right on the clean test images, where known.
+        clean_accuracy: Accuracy on the clean test images in %, where known.
         clean_images: How many test images that was measured on.
         recipe: How the weights were made, where known.
     """
@@ -50,6 +53,9 @@ class ModelCard:
     mean: Triple
     std: Triple
     input_size: int | None = None
+    image_size: int | None = None
+    crop: float | None = None
+    interpolation: str | None = None
     trained_on: str | None = None
     classes: tuple[str, ...] | None = None
     clean_accuracy: float | None = None
@@ -71,11 +77,11 @@ class ModelCard:
 
 
 class Classifier(nn.Module):
-    """A network with its normalisation inside: it takes RGB in [0, 1] and gives logits.
+    """A model with its normalisation inside: it takes RGB in [0, 1] and returns logits.
 
     Attributes:
-        card: What is known about the network.
-        net: The network itself.
+        card: What is known about the model.
+        net: The model without normalisation.
     """
 
     mean: Tensor
@@ -99,7 +105,7 @@ class Classifier(nn.Module):
 
 
 def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Triple]:
-    """Return mean and deviation by name, or as given."""
+    """Return mean and standard deviation by name, or as given."""
     if not isinstance(wanted, str):
         try:
             mean, std = (tuple(float(value) for value in part) for part in wanted)

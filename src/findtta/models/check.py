@@ -11,6 +11,7 @@ from torch import nn
 
 from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.errors import OptionError
+from findtta.images import to_input
 from findtta.models.card import Classifier
 
 
@@ -98,11 +99,3 @@ def check_clean_accuracy(
     # Three standard errors of a proportion, and a point for another choice of test images.
     tolerance = 300 * math.sqrt(share * (1 - share) / count) + 1
     return AccuracyCheck(100 * right / count, expected, tolerance, count)
-
-
-def to_input(images: np.ndarray, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return uint8 images (n, height, width, 3) as a float batch (n, 3, height, width) in [0, 1].
-
-    The batch keeps the order of the bytes (channels last), in which convolutions are fastest.
-    """
-    return torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float().div_(255)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.errors import OptionError
 from findtta.models.card import ModelCard
 
@@ -60,7 +60,7 @@ def write_weights(path: str | Path, state: Mapping[str, Tensor], card: ModelCard
         is_weight = tensor.is_floating_point() and "running_" not in name
         stored[name] = tensor.detach().cpu().to(torch.float16 if half and is_weight else tensor.dtype).contiguous()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         save_file(stored, partial, metadata={_CARD: card.to_json()})
 
 

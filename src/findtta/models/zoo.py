@@ -1,38 +1,61 @@
-"""The architectures that can be named, and how to load one."""
+"""The architectures that can be named, the shipped weights, and building a model with fresh weights."""
 
 from __future__ import annotations
 
 import functools
-import importlib.resources
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from findtta._extras import installed, require
 from findtta.errors import OptionError, UnknownNameError, close_matches
+from findtta.images import INTERPOLATIONS
 from findtta.models.card import Classifier, ModelCard, Triple, find_normalization
-from findtta.models.external import import_timm
 from findtta.models.resnet_cifar import CifarResNet
-from findtta.models.weights import fit, read_weights
+
+_declared: list[torch.library.Library] = []  # a library's declarations last as long as it does
+
+
+def import_timm() -> Any:
+    """Import timm, also beside a CPU build of torch.
+
+    The torchvision of the package index is built for CUDA. Beside a CPU torch its compiled operators
+    cannot be loaded, and its import fails because two of their names are unknown; declaring the
+    names lets the rest of it work. Where the operators load, nothing is done.
+    """
+    timm = "timm", "timm", "a timm model"
+    if not installed("timm"):
+        require(*timm)
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _declared.append(library)
+    return require(*timm)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A kind of network.
+    """A kind of model.
 
     Attributes:
         summary: One line for lists.
-        build: Makes it for so many classes; takes ``img_size`` as well if ``input_size`` is given.
-        input_size: The side it works at, or None for any.
+        build: Builds it for a number of classes; takes ``img_size`` as well if ``input_size`` is given.
+        input_size: Side that it resizes its inputs to, or None if it takes any size.
         normalization: The usual one; None means by the number of classes.
+        image_size: Side of the images it was made for, or None.
     """
 
     summary: str
     build: Callable[..., nn.Module]
     input_size: int | None = None
     normalization: str | None = None
+    image_size: int | None = None
 
 
 def _timm(name: str) -> Callable[..., nn.Module]:
@@ -60,19 +83,24 @@ def _cifar(depth: int, *, classic: bool) -> Callable[..., nn.Module]:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "resnet20": Architecture("CIFAR ResNet-20, 0.27 M parameters", _cifar(20, classic=True)),
-    "resnet26": Architecture("ResNet-26 of the TTA benchmark, 0.37 M parameters", _cifar(26, classic=False)),
-    "resnet32": Architecture("CIFAR ResNet-32, 0.47 M parameters", _cifar(32, classic=True)),
-    "resnet44": Architecture("CIFAR ResNet-44, 0.66 M parameters", _cifar(44, classic=True)),
-    "resnet56": Architecture("CIFAR ResNet-56, 0.86 M parameters", _cifar(56, classic=True)),
-    "resnet50-thin": Architecture(
-        "the TTA benchmark's ResNet-50 for CIFAR: thin bottlenecks, 0.78 M parameters", _cifar(50, classic=False)
+    "resnet20": Architecture("CIFAR ResNet-20, 0.27 M parameters", _cifar(20, classic=True), image_size=32),
+    "resnet26": Architecture(
+        "ResNet-26 of the TTA benchmark, 0.37 M parameters", _cifar(26, classic=False), image_size=32
     ),
-    "resnet50": Architecture("ImageNet ResNet-50 (timm)", _timm("resnet50"), normalization="imagenet"),
+    "resnet32": Architecture("CIFAR ResNet-32, 0.47 M parameters", _cifar(32, classic=True), image_size=32),
+    "resnet44": Architecture("CIFAR ResNet-44, 0.66 M parameters", _cifar(44, classic=True), image_size=32),
+    "resnet56": Architecture("CIFAR ResNet-56, 0.86 M parameters", _cifar(56, classic=True), image_size=32),
+    "resnet50-thin": Architecture(
+        "the TTA benchmark's ResNet-50 for CIFAR: thin bottlenecks, 0.78 M parameters",
+        _cifar(50, classic=False),
+        image_size=32,
+    ),
+    "resnet50": Architecture("ImageNet ResNet-50 (timm)", _timm("resnet50"), None, "imagenet", 224),
     "resnet50-caffe": Architecture(
         "ImageNet ResNet-50 (timm) with the stride in the first 1x1 convolution, for Caffe and Keras weights",
         _caffe_resnet50,
         normalization="caffe",
+        image_size=224,
     ),
     "efficientvit_m0": Architecture("EfficientViT-M0 (timm)", _timm("efficientvit_m0"), 224, "imagenet"),
     "efficientvit_m5": Architecture(
@@ -80,7 +108,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }
 
-#: Trained networks whose weights come with the package.
+#: Trained models whose weights come with the package.
 SHIPPED: Mapping[str, str] = {
     "shapes-resnet26": "shapes-resnet26.safetensors",
     "shapes-efficientvit_m0": "shapes-efficientvit_m0.safetensors",
@@ -96,88 +124,47 @@ def build(
     normalization: str | tuple[Triple, Triple] | None = None,
     img_size: int | None = None,
 ) -> Classifier:
-    """Build a network with fresh weights.
+    """Build a model with fresh weights.
 
     Args:
         arch: A name from ``ARCHITECTURES``, or ``timm:NAME`` for any model of timm.
         num_classes: The number of classes.
         normalization: A name such as ``"cifar10"``, or (mean, std); by default the usual one.
-        img_size: The side the network works at, for those that need to know it.
+        img_size: Side that the model works at, for architectures with a fixed one.
 
     Returns:
-        The network, which takes RGB in [0, 1].
+        The model, which takes RGB in [0, 1].
     """
     if num_classes < 1:
         raise OptionError(f"num_classes must be at least 1, got {num_classes}.")
-    kind = _architecture(arch)
+    kind = find_architecture(arch)
     size = img_size or kind.input_size
     if img_size is not None and kind.input_size is None and not arch.startswith("timm:"):
         raise OptionError(f"img_size: {arch} works at any size, so leave img_size out.")
     if size is not None and size < 16:
         raise OptionError(f"img_size must be at least 16, got {size}.")
     net = kind.build(num_classes, **({} if size is None else {"img_size": size}))
-    mean, std = find_normalization(normalization or kind.normalization or _BY_CLASSES.get(num_classes, "imagenet"))
-    return Classifier(net, ModelCard(arch=arch, num_classes=num_classes, mean=mean, std=std, input_size=size))
+    own = _timm_preprocessing(net) if arch.startswith("timm:") else {}
+    usual = own.pop("normalization", None) or kind.normalization or _BY_CLASSES.get(num_classes, "imagenet")
+    mean, std = find_normalization(normalization or usual)
+    card = ModelCard(arch=arch, num_classes=num_classes, mean=mean, std=std, input_size=size)
+    return Classifier(net, replace(card, image_size=size or kind.image_size, **own))
 
 
-def load(
-    name: str,
-    *,
-    weights: str | Path | None = None,
-    num_classes: int | None = None,
-    normalization: str | tuple[Triple, Triple] | None = None,
-    img_size: int | None = None,
-) -> Classifier:
-    """Load a trained network, in eval mode.
-
-    Args:
-        name: One of ``SHIPPED``, an architecture with ``weights``, or a ``.safetensors`` file with a card.
-        weights: A state dict (``.safetensors``, or saved by torch; nothing in it is executed).
-        num_classes: The number of classes; by default what the weights' card says.
-        normalization: A name such as ``"cifar10"``, or (mean, std); by default what the card says, or what is
-            usual for the number of classes.
-        img_size: The side the network works at, for those that need to know it.
-
-    Returns:
-        The network, which takes RGB in [0, 1]; ``model.card`` says what is known about it.
-    """
-    if name in SHIPPED:
-        if weights is not None:
-            raise OptionError(f"weights: {name} brings its own. Name an architecture to load others.")
-        resource = importlib.resources.files("findtta.models") / "shipped" / SHIPPED[name]
-        with importlib.resources.as_file(resource) as path:
-            return load(SHIPPED[name].split("-", 1)[1].removesuffix(".safetensors"), weights=path)
-    if weights is None and name.endswith(".safetensors"):
-        _, card = read_weights(name)
-        if card is None:
-            raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
-        return load(card.arch, weights=name)
-    _architecture(name)  # an unknown name is the likelier mistake
-    if weights is None:
-        raise OptionError(
-            f"weights: {name} is an architecture; give the weights to load, or one of {', '.join(SHIPPED)}, "
-            "which bring their own."
-        )
-    state, card = read_weights(weights)
-    if card is not None and card.arch != name:
-        raise OptionError(f"weights {str(weights)!r} are of a {card.arch}, not of a {name}.")
-    if card is not None and num_classes not in (None, card.num_classes):
-        raise OptionError(f"num_classes: weights {str(weights)!r} have {card.num_classes}, not {num_classes}.")
-    if card is None and num_classes is None:
-        raise OptionError(f"num_classes must be given, since {str(weights)!r} has no card that says it.")
-    model = build(
-        name,
-        num_classes=card.num_classes if card else num_classes or 1,
-        normalization=normalization or ((card.mean, card.std) if card else None),
-        img_size=img_size or (card.input_size if card else None),
-    )
-    fit(model.net, state, arch=name, source=str(weights))
-    if card is not None:
-        model.card = replace(card, mean=model.card.mean, std=model.card.std, input_size=model.card.input_size)
-    return model.eval()
+def _timm_preprocessing(net: nn.Module) -> dict[str, Any]:
+    """Return what timm's own configuration of a model says about its input."""
+    config = require("timm.data", "timm", "a timm model").resolve_model_data_config(net)
+    interpolation = config["interpolation"]
+    return {
+        "normalization": (tuple(config["mean"]), tuple(config["std"])),
+        "image_size": config["input_size"][-1],
+        "crop": config["crop_pct"],
+        "interpolation": interpolation if interpolation in INTERPOLATIONS else None,
+    }
 
 
-def _architecture(name: str) -> Architecture:
+def find_architecture(name: str) -> Architecture:
+    """Return an architecture by its name, ``timm:NAME`` included."""
     if name.startswith("timm:"):
         timm_name = name.removeprefix("timm:")
         timm = import_timm()
@@ -185,7 +172,7 @@ def _architecture(name: str) -> Architecture:
             raise UnknownNameError(
                 f"timm has no model {timm_name!r}.{close_matches(timm_name, timm.list_models())}"
             )
-        return Architecture("a model of timm", _timm(timm_name), None, "imagenet")
+        return Architecture("a model of timm", _timm(timm_name))
     if name not in ARCHITECTURES:
         known = (*ARCHITECTURES, *SHIPPED)
         raise UnknownNameError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from findtta._io import finite
+from findtta.plots import Panel, draw_panels, panel_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -141,6 +145,18 @@ class Picture:
     draw: Callable[[Figure], None]
     size: tuple[float, float] = (7.0, 4.0)
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def picture(title: str, panels: Sequence[Panel], name: str = "", columns: int | None = None) -> Picture:
+    """Return panels side by side, or below each other if they are wide, as one picture."""
+    columns, size = panel_grid(panels, columns)
+    return Picture(
+        name=name,
+        title=title,
+        draw=lambda figure: draw_panels(figure, panels, columns),
+        size=size,
+        data={"panels": [finite(dataclasses.asdict(panel)) for panel in panels]},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 import findtta
-from findtta._files import whole_file
+from findtta._io import write_file
 from findtta.bench.executors import Executor, Serial, Task, Watch, ignore
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
@@ -23,7 +23,7 @@ from findtta.bench.run import failure
 from findtta.bench.schedule import Schedule, carry_out, look_up
 from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
-from findtta.errors import FindTTAError, OptionError
+from findtta.errors import FindTTAError
 from findtta.paper.items import Context, Item, Probe, Reading, Results
 
 _Asked = TypeVar("_Asked", RunSpec, Probe)
@@ -102,20 +102,8 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
     if known is not None and (known.status == "done" or not retry_failed):
         return known
     reading = _take(probe, plan, digest)
-    write_atomically(path, json.dumps(dataclasses.asdict(reading), indent=1, sort_keys=True).encode())
+    write_file(path, json.dumps(dataclasses.asdict(reading), indent=1, sort_keys=True).encode())
     return reading
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is whole or not there."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as partial:
-            partial.write_bytes(content)
-    except OSError as error:
-        raise OptionError(
-            f"{str(path)!r} cannot be written ({error.strerror or error}): name another folder."
-        ) from error
 
 
 class _Runs:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from findtta.errors import MissingExtraError
+from findtta._io import finite, write_file
 from findtta.paper.document import Cell, Column, Document, Picture, Table
-from findtta.paper.gather import write_atomically
+from findtta.plots import render
 
 NOTHING = "-"
 _WIDTH = 100
-_PNG_DPI = 150
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def latex(document: Document) -> str:
 
 def to_json(document: Document) -> str:
     """Return a document as JSON; numbers that are not finite become null."""
-    return json.dumps(_finite(document.to_dict()), indent=1, sort_keys=True, ensure_ascii=False)
+    return json.dumps(finite(document.to_dict()), indent=1, sort_keys=True, ensure_ascii=False)
 
 
 #: How a document is written, by the ending of the file.
@@ -119,7 +116,7 @@ def save(document: Document, folder: Path) -> list[Path]:
         stem = picture_stem(document, picture)
         files |= {folder / f"{stem}.{kind}": content for kind, content in draw(picture).items()}
     for path, content in files.items():
-        write_atomically(path, content)
+        write_file(path, content)
     return list(files)
 
 
@@ -130,20 +127,7 @@ def picture_stem(document: Document, picture: Picture) -> str:
 
 def draw(picture: Picture) -> dict[str, bytes]:
     """Return a picture as SVG and as PNG; the same numbers always give the same bytes."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("figures need the 'report' extra: pip install \"findtta[report]\"") from error
-    figure = Figure(figsize=picture.size, layout="constrained")
-    picture.draw(figure)
-    drawn = {}
-    with matplotlib.rc_context({"svg.hashsalt": picture.title}):
-        for kind, metadata in (("svg", {"Date": None}), ("png", {})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=_PNG_DPI, metadata=metadata)
-            drawn[kind] = buffer.getvalue()
-    return drawn
+    return render(picture.draw, picture.size, title=picture.title)
 
 
 def provenance_lines(document: Document) -> list[str]:
@@ -308,12 +292,3 @@ def _latex_text(text: str) -> str:
     escaped = "".join(_LATEX.get(character, character) for character in text)
     is_signed = text[:1] in "+-" and text[1:2].isdigit()
     return f"${escaped[0]}${escaped[1:]}" if is_signed else escaped
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON has no word for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -42,7 +42,7 @@ class Birch(HostPartitioner):
             self.require_positive_int("clusters")
         self.require_positive_int("branching")
         if self.branching < 2:
-            raise OptionError(f"option 'branching' must be at least 2, got {self.branching}.")
+            raise OptionError(f"branching must be at least 2, got {self.branching}.")
         import_scikit_learn(self.name)
 
     def cluster(self, points: Points) -> Labels:

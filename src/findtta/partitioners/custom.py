@@ -33,7 +33,7 @@ class Custom(Partitioner):
 
 
 def _check(labels: object, batch: int) -> None:
-    expected = f"option 'partitioner' must return a tensor of {batch} whole numbers, one label per sample"
+    expected = f"partitioner must return a tensor of {batch} whole numbers, one label per sample"
     if not isinstance(labels, Tensor):
         raise OptionError(f"{expected}, but returned a {type(labels).__name__}.")
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():

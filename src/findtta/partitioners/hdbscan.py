@@ -34,7 +34,7 @@ class HDBSCAN(NoisyHostPartitioner):
         self.require_positive_int("min_samples")
         self.require_flag("allow_single")
         if self.min_size < 2:
-            raise OptionError(f"option 'min_size' must be at least 2, got {self.min_size}.")
+            raise OptionError(f"min_size must be at least 2, got {self.min_size}.")
         import_scikit_learn(self.name)
 
     def cluster(self, points: Points) -> Labels:

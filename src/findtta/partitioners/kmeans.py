@@ -32,7 +32,7 @@ class KMeans(HostPartitioner):
         self.require_positive_int("starts")
         self.require_seed("seed")
         if self.seed > LARGEST_SEED:
-            raise OptionError(f"option 'seed' must be at most {LARGEST_SEED}, got {self.seed}.")
+            raise OptionError(f"seed must be at most {LARGEST_SEED}, got {self.seed}.")
         import_scikit_learn(self.name)
 
     def cluster(self, points: Points) -> Labels:

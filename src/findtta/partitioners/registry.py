@@ -64,12 +64,12 @@ def make_partitioner(
         return _build(partitioner, given)
     if not callable(partitioner) or isinstance(partitioner, type):
         raise OptionError(
-            f"option 'partitioner' must be a name or a function of features, got {partitioner!r}. The names "
+            f"partitioner must be a name or a function of features, got {partitioner!r}. The names "
             f"are {', '.join(BUILT_IN)}."
         )
     if given:
         raise OptionError(
-            f"option 'partitioner_options' must be left out where 'partitioner' is a function, got {given!r}. "
+            f"partitioner_options must be left out where 'partitioner' is a function, got {given!r}. "
             "Bind them to the function (functools.partial)."
         )
     return partitioner if isinstance(partitioner, Partitioner) else Custom(partitioner)
@@ -90,7 +90,7 @@ def _build(name: str, given: dict[str, Any]) -> Partitioner:
 def _load(name: str) -> type[Partitioner]:
     if name not in BUILT_IN:
         raise UnknownNameError(
-            f"option 'partitioner' must be one of {', '.join(BUILT_IN)}, or a function, got {name!r}."
+            f"partitioner must be one of {', '.join(BUILT_IN)}, or a function, got {name!r}."
             f"{close_matches(name, BUILT_IN)}"
         )
     module_name, _, class_name = BUILT_IN[name].partition(":")

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.inference import ImageError, ImageLimits, Predictor, Preparation, decode_image
-from findtta.inference.images import Pixels
+from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image
 from findtta.predict.sources import Entry, Part, shown
+from findtta.predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Reading:
     """
 
     batch_size: int
-    prepare: Preparation
+    prepare: Preprocessing
     limits: ImageLimits
 
     def batches(self, part: Part, threads: int) -> Iterator[Batch]:
@@ -84,8 +84,7 @@ class Reading:
             else:
                 rows.append(entry.row)
                 names.append(name)
-        side = self.prepare.size
-        stacked = np.stack(pictures) if pictures else np.empty((0, side, side, 3), np.uint8)
+        stacked = np.stack(pictures) if pictures else np.empty((0, *self.prepare.size, 3), np.uint8)
         return Batch(np.array(rows, np.int64), tuple(names), stacked, tuple(unreadable))
 
 

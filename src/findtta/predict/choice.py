@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from findtta.bench.executors import usable_cores
+from findtta._processes import usable_cores
 from findtta.errors import MissingExtraError, OptionError
 from findtta.predict.settings import Settings
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import os
 import pickle
-import re
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from findtta._processes import environment
+from findtta._ray import first_line, ray_session
 from findtta.errors import FindTTAError, OptionError
 from findtta.predict.batches import Answers, Reading, answer
 from findtta.predict.settings import Recipe
@@ -52,9 +50,8 @@ def compute_on_ray(
     Yields:
         Number of the block and answers, batch by batch, in order.
     """
-    ray: Any = importlib.import_module("ray")
-    threads = recipe.settings.threads
-    with _joined(ray, address, workers or 1, threads):
+    cpus = (workers or 1) * (recipe.settings.threads + 1)
+    with ray_session(address, num_cpus=cpus) as ray:
         workers = _room(ray, workers, recipe)
         answers = _pipeline(ray, blocks, recipe, reading, workers)
         try:
@@ -64,7 +61,7 @@ def compute_on_ray(
                         yield block.as_py(), pickle.loads(content.as_py())
         except Exception as error:  # Ray Data has several families of errors
             raise WorkerError(
-                f"ray: workers could not go on ({_reason(error)}). Finished blocks are kept: the same command "
+                f"ray: workers could not go on ({first_line(error)}). Finished blocks are kept: the same command "
                 "goes on with the rest."
             ) from error
 
@@ -140,29 +137,6 @@ def _room(ray: Any, workers: int | None, recipe: Recipe) -> int:
 
 
 @contextlib.contextmanager
-def _joined(ray: Any, address: str | None, workers: int, threads: int) -> Iterator[None]:
-    """Join a cluster, or start a Ray of this machine and stop it again."""
-    if ray.is_initialized():
-        yield
-        return
-    address = address or os.environ.get("RAY_ADDRESS")
-    # Without an address Ray would join whatever cluster runs on this machine.
-    options: dict[str, Any] = {"address": address}
-    if address is None:
-        options = {"address": "local", "num_cpus": workers * (threads + 1), "include_dashboard": False}
-    try:
-        with environment(RAY_USAGE_STATS_ENABLED="0"):
-            ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        where = "on this machine" if address is None else f"at {address!r}"
-        raise OptionError(f"ray_address: there is no Ray {where} to work with ({_reason(error)}).") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextlib.contextmanager
 def _quiet_console() -> Iterator[None]:
     """Keep what Ray Data tells out of the terminal: its log files have it, and errors are raised as well."""
     handlers = [handler for handler in logging.getLogger("ray.data").handlers if handler.level == logging.INFO]
@@ -173,10 +147,3 @@ def _quiet_console() -> Iterator[None]:
     finally:
         for handler in handlers:
             handler.setLevel(logging.INFO)
-
-
-def _reason(error: BaseException) -> str:
-    """Return what was wrong in one line; Ray tells the error of a worker as the text of its traceback."""
-    text = str(error).strip()
-    first = re.search(r"^[A-Za-z_][\w.]*: .+", text, re.MULTILINE)
-    return (first.group() if first else (text.splitlines() or [type(error).__name__])[0])[:300]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta._files import UNFINISHED, whole_file
+from findtta._io import UNFINISHED, atomic_write
 from findtta.errors import InputError, OptionError
 from findtta.predict.batches import Answers
 from findtta.predict.sources import import_pyarrow
@@ -58,7 +58,7 @@ class Output:
         for folder in (self.predictions, self.errors):
             folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            with whole_file(file) as partial:
+            with atomic_write(file) as partial:
                 partial.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         # What a kill has left half written.
         for folder in (self.folder, self.predictions, self.errors):
@@ -96,9 +96,9 @@ class Output:
         unreadable = [asdict(each) for batch in answers for each in batch.unreadable]
         try:
             if unreadable:
-                with whole_file(self._errors_of(block)) as partial:
+                with atomic_write(self._errors_of(block)) as partial:
                     _write_lines(partial, unreadable)
-            with whole_file(self._file(block)) as partial:
+            with atomic_write(self._file(block)) as partial:
                 self._write(partial, columns(answers, self._labels, self._top))
         except OSError as error:
             raise InputError(

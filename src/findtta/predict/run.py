@@ -8,16 +8,16 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from findtta._processes import usable_cores
 from findtta.algorithms.find_star import FINDStar
-from findtta.bench.executors import usable_cores
 from findtta.errors import InputError, OptionError
-from findtta.inference import Predictor
 from findtta.predict.batches import Answers, Reading, answer
 from findtta.predict.choice import Choice, choose
 from findtta.predict.cluster import compute_on_ray
 from findtta.predict.output import Output
 from findtta.predict.settings import Recipe, Settings, torch_threads
 from findtta.predict.sources import Part, Source, open_source
+from findtta.predictor import Predictor
 from findtta.registry import load_method
 
 _MOST_READERS = 8

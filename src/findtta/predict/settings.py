@@ -17,16 +17,17 @@ from torch import Tensor
 
 import findtta
 from findtta.errors import OptionError
-from findtta.inference import ImageLimits, NetworkSettings, Predictor
+from findtta.images import ImageLimits
 from findtta.models import Classifier, weights_digest
 from findtta.predict.batches import Reading
 from findtta.predict.output import FORMATS, SUFFIX_OF
+from findtta.predictor import Predictor, PredictorSettings
 
 _BATCHES_PER_BLOCK = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(NetworkSettings):
+class Settings(PredictorSettings):
     """All that decides the answers, besides the images.
 
     A method that learns from batch to batch is refused, except ``find-star``, which chooses its layers on the
@@ -52,7 +53,7 @@ class Settings(NetworkSettings):
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "block_size", "top", "threads", "size"):
+        for name in ("batch_size", "block_size", "top", "threads", "image_size"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}.")
@@ -105,7 +106,7 @@ class Recipe:
 
     def reading(self, predictor: Predictor) -> Reading:
         """Say how images are read for the predictor."""
-        return Reading(self.settings.batch_size, predictor.prepare, self.settings.limits)
+        return Reading(self.settings.batch_size, predictor.preprocess, self.settings.limits)
 
     def identity(self, predictor: Predictor) -> dict[str, Any]:
         """Return everything that decides an answer, as plain values without paths."""
@@ -116,8 +117,7 @@ class Recipe:
             "normalization": [list(card.mean), list(card.std)],
             "method": settings.method,
             "options": dataclasses.asdict(settings.method_options()),
-            "size": predictor.prepare.size,
-            "crop": predictor.prepare.crop,
+            "preprocessing": dataclasses.asdict(predictor.preprocess),
             "device": torch.device(settings.device).type,
             "batch_size": settings.batch_size,
             "block_size": settings.block_size,

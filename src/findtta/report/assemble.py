@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 import findtta
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.bench.result import Result
 from findtta.bench.wording import AXES
 from findtta.errors import InputError, OptionError
@@ -56,7 +56,7 @@ def write(
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(target) as partial:
+        with atomic_write(target) as partial:
             partial.write_bytes(content)
     except OSError as error:
         raise OptionError(

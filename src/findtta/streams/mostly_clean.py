@@ -41,7 +41,7 @@ class MostlyClean(Scenario):
         self.require_number("fraction")
         if not 0 < self.fraction < 1:
             raise OptionError(
-                f"option 'fraction' must be a number between 0 and 1, got {self.fraction!r}: for clean "
+                f"fraction must be a number between 0 and 1, got {self.fraction!r}: for clean "
                 "samples alone, take the stream 'crossmix' of dataset.pick(['clean'])."
             )
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError
 from findtta.streams.scenario import Ints
@@ -143,7 +143,7 @@ class Stream:
         arrays = {name: getattr(self, name).astype("<i8") for name in _ARRAYS}
         header = json.dumps({"digest": self.digest, "stream": self._header().decode()})
         try:
-            with whole_file(path) as partial, partial.open("xb") as file:
+            with atomic_write(path) as partial, partial.open("xb") as file:
                 np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **arrays)
         except FileNotFoundError:
             raise OptionError(

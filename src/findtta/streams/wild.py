@@ -41,13 +41,13 @@ class Wild(Scenario):
     def __post_init__(self) -> None:
         self.require_number("delta")
         if not 1e-6 <= self.delta <= 1e6:
-            raise OptionError(f"option 'delta' must be a number from 1e-6 to 1e6, got {self.delta!r}.")
+            raise OptionError(f"delta must be a number from 1e-6 to 1e6, got {self.delta!r}.")
         object.__setattr__(self, "delta", float(self.delta))  # 1 and 1.0 are the same stream
         self.require_choice("variant", *VARIANTS)
         self.require_at_least_zero("least")
         self.require_positive_int("tries")
         if not isinstance(self.least, int):
-            raise OptionError(f"option 'least' must be a whole number of at least 0, got {self.least!r}.")
+            raise OptionError(f"least must be a whole number of at least 0, got {self.least!r}.")
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
         self.require_domains(samples, 2 if self.variant == "paper" else 1)

@@ -13,11 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.data.dataset import DomainDataset
 from findtta.errors import OptionError
+from findtta.images import to_input
 from findtta.models.card import Classifier
-from findtta.models.check import clean_accuracy, to_input
+from findtta.models.check import clean_accuracy
 from findtta.models.weights import write_weights
 from findtta.training.recipe import Recipe
 from findtta.training.source import TrainingSource
@@ -152,7 +153,7 @@ def _write_checkpoint(
         "net": model.net.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
-    with whole_file(path) as partial:  # a kill leaves the old checkpoint or the new one, never half of one
+    with atomic_write(path) as partial:  # a kill leaves the old checkpoint or the new one, never half of one
         torch.save(state, partial)
 
 

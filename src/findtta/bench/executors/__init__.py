@@ -16,8 +16,6 @@ from findtta.bench.executors.task import (
     Watch,
     compute,
     ignore,
-    threads_each,
-    usable_cores,
 )
 
 __all__ = [
@@ -31,6 +29,4 @@ __all__ = [
     "Watch",
     "compute",
     "ignore",
-    "threads_each",
-    "usable_cores",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from findtta._processes import deaf_to_interrupts, environment
+from findtta._processes import environment, ignore_sigint, threads_each
 from findtta.bench.executors.task import (
     RETRIES,
     Abandoned,
@@ -23,7 +23,6 @@ from findtta.bench.executors.task import (
     compute,
     ignore,
     require_positive,
-    threads_each,
 )
 from findtta.bench.plan import Planner
 from findtta.bench.result import Result
@@ -94,7 +93,7 @@ class _Worker:
         self._process = context.Process(target=_work, args=(theirs, threads), daemon=True)
         # The count must stand before torch is imported there. Ctrl-C is for us alone: a process that begins
         # with the signal ignored goes on ignoring it.
-        with environment(OMP_NUM_THREADS=str(threads)), deaf_to_interrupts():
+        with environment(OMP_NUM_THREADS=str(threads)), ignore_sigint():
             self._process.start()
         theirs.close()  # so that the death of the process closes the connection
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,18 +94,6 @@ def compute(task: Task, planner: Planner, progress: Callable[[float], None]) -> 
         raise
     except Exception as error:
         return task.failed(error)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def threads_each(workers: int) -> int:
-    """Return how many threads each of so many workers gets of this machine's cores."""
-    return max(1, usable_cores() // workers)
 
 
 def require_positive(name: str, value: int | None) -> None:

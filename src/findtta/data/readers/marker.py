@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from findtta._files import whole_file
+from findtta._io import atomic_write
 from findtta.errors import InputError
 
 MARKER_FILE = "findtta.json"
@@ -63,7 +63,7 @@ def write_marker(folder: Path, marker: Marker) -> None:
     """Write the marker of a folder; a reader sees the old one or the new one, never a part."""
     path = folder / MARKER_FILE
     content = {"name": marker.name, "source": marker.source, **marker.details}
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

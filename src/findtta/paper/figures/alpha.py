@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from findtta.bench.spec import RunSpec
 from findtta.paper.figures.base import DYNAMIC, SAME_BATCHES, PaperFigure, accuracy_series
-from findtta.paper.figures.panels import Panel
 from findtta.paper.items import Context, Results, Setup
 from findtta.paper.notes import dataset_title
+from findtta.plots import Panel
 
 ALPHAS = tuple(step / 10 for step in range(11))
 ALPHAS_QUICK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

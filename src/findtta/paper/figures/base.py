@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.paper import numbers
-from findtta.paper.document import Cell, Document, Picture
-from findtta.paper.figures.panels import Panel, Series, picture
+from findtta.paper.document import Cell, Document, Picture, picture
 from findtta.paper.items import DATASETS, Context, Item, Probe, Reading, Results, Setup
 from findtta.paper.notes import dataset_title, display, outcome_notes, provenance, setting_notes
+from findtta.plots import Panel, Series
 
 RESNET, TRANSFORMER = "ResNet-50", "EfficientViT-M5"
 #: The dynamic streams of the paper, with what it calls them.

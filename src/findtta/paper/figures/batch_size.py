@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from findtta.bench.spec import RunSpec
 from findtta.paper.figures.base import RESNET, PaperFigure, method_series
-from findtta.paper.figures.panels import Panel
 from findtta.paper.items import Context, Results, Setup
 from findtta.paper.notes import dataset_title
 from findtta.paper.numbers import METHODS
+from findtta.plots import Panel
 
 BATCH_SIZES, BATCH_SIZES_QUICK = (1, 4, 16, 64, 256), (1, 8, 64)
 

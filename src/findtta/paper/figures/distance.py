@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from findtta.data.dataset import SEVERITIES, domain_name
 from findtta.paper.figures.base import PaperFigure, done_reading
-from findtta.paper.figures.panels import Panel, Series
 from findtta.paper.items import Context, Probe, Results, Setup
 from findtta.paper.notes import dataset_title
+from findtta.plots import Panel, Series
 
 #: One of each family: the paper shows four and does not name them.
 CORRUPTIONS = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")

@@ -9,9 +9,9 @@ from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.paper.document import Cell
 from findtta.paper.figures.base import PaperFigure, accuracy_series
 from findtta.paper.figures.batch_size import sizes, ticks
-from findtta.paper.figures.panels import Panel, Series
 from findtta.paper.items import Context, Results, Setup
 from findtta.paper.notes import dataset_title
+from findtta.plots import Panel, Series
 
 METHODS = {"source": "SBN", "tbn": "TBN"}
 #: Numbers of domains that share the fifteen out evenly.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from findtta.bench.spec import RunSpec
 from findtta.paper.document import Cell
 from findtta.paper.figures.base import PaperFigure, done_reading
-from findtta.paper.figures.panels import Panel, Series
 from findtta.paper.items import Context, Probe, Results, Setup
 from findtta.paper.notes import dataset_title
+from findtta.plots import Panel, Series
 
 METHODS = {"source": "Source", "tbn": "+ batch statistics (TBN)", "sar": "+ fine-tuning (SAR)"}
 STREAMS = {"static": "Static", "crossmix": "CrossMix"}

@@ -7,9 +7,9 @@ import math
 from findtta.bench.spec import RunSpec
 from findtta.paper.controls.base import groups_probe
 from findtta.paper.figures.base import DYNAMIC, SAME_BATCHES, PaperFigure, done_reading, done_runs, mean_over_runs
-from findtta.paper.figures.panels import Panel, Series
 from findtta.paper.items import Context, Probe, Results, Setup
 from findtta.paper.notes import dataset_title
+from findtta.plots import Panel, Series
 
 
 class GroupCounts(PaperFigure):

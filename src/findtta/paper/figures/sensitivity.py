@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.data.dataset import MAIN_CORRUPTIONS
-from findtta.paper.document import Picture
+from findtta.paper.document import Picture, picture
 from findtta.paper.figures.base import (
     RESNET,
     TRANSFORMER,
@@ -17,8 +17,8 @@ from findtta.paper.figures.base import (
     mean_over_runs,
     panel_title,
 )
-from findtta.paper.figures.panels import Panel, Series, picture
 from findtta.paper.items import Context, Results, Setup
+from findtta.plots import Panel, Series
 
 COLD_STARTS, COLD_STARTS_QUICK = (3, 5, 10, 20, 50, 100), (3, 10, 20)
 _USUAL = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 from findtta.bench.spec import RunSpec
 from findtta.paper.cost import TIMING_NOTE, times_probe, timing_failures
 from findtta.paper.figures.base import RESNET, PaperFigure, accuracy_series, done_reading, panel_title
-from findtta.paper.figures.panels import Panel, Series
 from findtta.paper.items import Context, Probe, Results, Setup
+from findtta.plots import Panel, Series
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 THRESHOLDS_QUICK = (0.0, 0.1, 0.3, 1.0)

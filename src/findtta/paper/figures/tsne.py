@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from findtta.data.dataset import MAIN_CORRUPTIONS
-from findtta.paper.document import Picture
+from findtta.paper.document import Picture, picture
 from findtta.paper.figures.base import PaperFigure, done_reading
-from findtta.paper.figures.panels import Panel, Series, picture
 from findtta.paper.items import Context, Probe, Results, Setup
 from findtta.paper.measure.groups import TRUTHS
 from findtta.paper.notes import dataset_title
+from findtta.plots import Panel, Series
 
 SAMPLES, SAMPLES_QUICK = 600, 300
 _EARLY, _LAST = 0.25, 1.0

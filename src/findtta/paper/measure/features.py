@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import findtta
 from findtta.bench.plan import Plan
 from findtta.errors import InputError, MissingExtraError
-from findtta.models.check import to_input
+from findtta.images import to_input
 
 _PERPLEXITY = 30.0
 

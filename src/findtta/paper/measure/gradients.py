@@ -13,7 +13,7 @@ import findtta
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.bench.plan import Plan
 from findtta.errors import OptionError, SkippedUpdateWarning
-from findtta.models.check import to_input
+from findtta.images import to_input
 
 
 def measure_gradients(plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any]:

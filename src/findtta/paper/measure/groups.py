@@ -14,7 +14,7 @@ import findtta
 from findtta.algorithms.find import FABN
 from findtta.bench.plan import Plan
 from findtta.functional import count_groups, nmi, partition, purity
-from findtta.models.check import to_input
+from findtta.images import to_input
 
 #: What groups are counted in: the features, the features with every channel shuffled over the batch on its own
 #: (no sample is like another any more), and independent normal numbers (no structure at all).

@@ -15,7 +15,7 @@ import findtta
 from findtta.bench.plan import Plan
 from findtta.bench.timing import interleaved_ratios
 from findtta.errors import FindTTAError, InputError
-from findtta.models.check import to_input
+from findtta.images import to_input
 
 SOURCE = "source"
 

@@ -1,0 +1,77 @@
+"""Files: written whole or not at all, JSON without NaN, and the one writer of Parquet."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from findtta._extras import require
+from findtta.errors import OptionError
+
+#: Names of files that are being written; a killed process can leave one behind.
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Give a hidden path to write to, which replaces ``path`` once the block ends without an error.
+
+    A reader finds the old file or the new one, never a part of it.
+
+    Args:
+        path: The file to write; its folder must exist.
+
+    Yields:
+        Where to write.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file atomically, with its folder; raise ``OptionError`` if that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as partial:
+            partial.write_bytes(content)
+    except OSError as error:
+        raise OptionError(
+            f"{str(path)!r} cannot be written ({error.strerror or error}): name another folder."
+        ) from error
+
+
+def write_parquet(path: Path, schema: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as a Parquet file.
+
+    Args:
+        path: The file to write.
+        schema: The type of each column: ``str``, ``int``, ``float``, ``bool``, or a pyarrow type.
+        rows: The rows; a value may be None.
+    """
+    arrow = require("pyarrow", "results", "writing Parquet files")
+    parquet = require("pyarrow.parquet", "results", "writing Parquet files")
+    types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    fields = arrow.schema([(name, types.get(kind, kind)) for name, kind in schema.items()])
+    parquet.write_table(arrow.Table.from_pylist([dict(row) for row in rows], schema=fields), path)
+
+
+def finite(value: Any) -> Any:
+    """Return plain values with None for NaN and infinity, which JSON cannot represent, and lists for tuples."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,93 @@
+"""The one way to start Ray or to join a cluster, and what tasks sent there need to know about this process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from findtta._extras import require
+from findtta._processes import environment, ignore_sigint
+from findtta.errors import OptionError
+
+
+def import_ray(purpose: str, extra: str = "ray") -> Any:
+    """Import Ray, or say which extra installs it."""
+    return require("ray", extra, purpose)
+
+
+def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Any:
+    """Join a Ray cluster, or start Ray on this machine.
+
+    Args:
+        address: Address of the cluster; None means ``$RAY_ADDRESS`` if it is set, and a local Ray otherwise.
+        num_cpus: CPUs of a local Ray.
+        extra: The extra to name if Ray is not installed.
+        **local: More arguments of ``ray.init`` for a local Ray.
+
+    Returns:
+        The module ``ray``, initialized.
+
+    Raises:
+        OptionError: If Ray cannot be started or joined.
+    """
+    ray = import_ray("running on Ray", extra)
+    address = address or os.environ.get("RAY_ADDRESS")
+    # Without an address Ray would join whatever cluster runs on this machine.
+    options: dict[str, Any] = {"address": address}
+    if address is None:
+        options = {"address": "local", "num_cpus": num_cpus, "include_dashboard": False, **local}
+    try:
+        # Ray lowers the priority of its workers unless told otherwise.
+        with environment(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0"), ignore_sigint():
+            ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = "on this machine" if address is None else f"at {address!r}"
+        raise OptionError(f"ray_address: Ray {where} cannot be used ({first_line(error)}).") from error
+    return ray
+
+
+@contextlib.contextmanager
+def ray_session(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Iterator[Any]:
+    """Use the Ray that this process has joined already, or else one that is joined or started for the block."""
+    ray = import_ray("running on Ray", extra)
+    if ray.is_initialized():
+        yield ray
+        return
+    start_ray(address, num_cpus=num_cpus, extra=extra, **local)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error in one line; Ray reports the error of a worker as the text of its traceback."""
+    text = str(error).strip()
+    raised = re.search(r"^[A-Za-z_][\w.]*: .+", text, re.MULTILINE)
+    return (raised.group() if raised else (text.splitlines() or [type(error).__name__])[0])[:300]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The working directory and import path of a process, so that a worker resolves names as it does."""
+
+    folder: str
+    imports: tuple[str, ...]
+
+    @classmethod
+    def here(cls) -> Place:
+        """Return those of this process."""
+        return cls(str(Path.cwd()), tuple(sys.path))
+
+    def enter(self) -> None:
+        """Take them over, as far as they exist on this machine."""
+        if Path(self.folder).is_dir():
+            os.chdir(self.folder)
+        sys.path.extend(folder for folder in self.imports if folder not in sys.path)

@@ -1,0 +1,132 @@
+"""Command-line flags made from option dataclasses: one spelling, one meaning and one default for each option."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from findtta.errors import OptionError
+from findtta.options import parse_assignments, split_list
+
+Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def add_flags(parser: Parser, settings: type, only: Collection[str] | None = None) -> None:
+    """Declare a flag for each option of a dataclass.
+
+    Name and type of an option give its flag: ``batch_size: int`` is ``--batch-size N``, a ``bool`` is a switch, a
+    mapping is ``NAME=VALUE`` and may be repeated, a tuple is a list with commas. What is said of a flag in
+    ``option(...)`` wins. Options without a meaning get no flag.
+
+    Args:
+        parser: Where to.
+        settings: The dataclass.
+        only: The options to declare, by name; all by default.
+    """
+    for field, annotation in _options(settings, only):
+        about = field.metadata
+        name = f"--{_flag(field)}"
+        kind = _kind(annotation)
+        help = f"{about['meaning']}{_default_text(field)}"
+        if kind is bool:
+            parser.add_argument(name, action="store_true", default=None, dest=field.name, help=help)
+            continue
+        more: dict[str, Any] = {"metavar": about.get("metavar") or _metavar(kind)}
+        if choices := about.get("choices") or _choices(annotation):
+            more = {"choices": choices}
+        if kind is dict:
+            more["action"] = "append"
+        elif kind is not tuple:
+            more["type"] = about.get("parse") or kind
+        parser.add_argument(name, dest=field.name, default=None, help=help.replace("%", "%%"), **more)
+
+
+def given(arguments: argparse.Namespace, settings: type, only: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the options that were given on the command line; the others keep their defaults.
+
+    Args:
+        arguments: The parsed command line.
+        settings: The dataclass that ``add_flags`` declared flags for.
+        only: The options that were declared.
+
+    Returns:
+        Values by the names of the options.
+    """
+    values: dict[str, Any] = {}
+    for field, annotation in _options(settings, only):
+        value = getattr(arguments, field.name, None)
+        if value is None:
+            continue
+        if _kind(annotation) is dict:
+            value = parse_assignments(f"--{_flag(field)}", value)
+        elif _kind(annotation) is tuple:
+            parse: Callable[[str], Any] = field.metadata.get("parse") or str
+            value = tuple(_parsed(f"--{_flag(field)}", parse, text) for text in split_list(value))
+        values[field.name] = value
+    return values
+
+
+def _parsed(flag: str, parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError:
+        raise OptionError(f"{flag} must be {_PLURALS.get(parse, 'values')} such as 0,1,2, got {text!r}.") from None
+
+
+_PLURALS: Mapping[Any, str] = {int: "whole numbers", float: "numbers"}
+
+
+def _options(settings: type, only: Collection[str] | None) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = typing.get_type_hints(settings)
+    return [
+        (field, hints[field.name])
+        for field in dataclasses.fields(settings)
+        if (only is None or field.name in only)
+        and "meaning" in field.metadata
+        and field.metadata.get("flag", "") is not None
+    ]
+
+
+def _flag(field: dataclasses.Field[Any]) -> str:
+    return str(field.metadata.get("flag") or field.name).replace("_", "-")
+
+
+def _kind(annotation: Any) -> Any:
+    """Return the type that decides how a flag is read: the first of a union that is not None."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+        # One value or several of it: a list.
+        annotation = next((part for part in parts if typing.get_origin(part) is tuple), parts[0])
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return str
+    if origin is tuple:
+        return tuple
+    if origin is not None and issubclass(origin, Mapping):
+        return dict
+    return annotation if annotation in (bool, int, float, Path) else str
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    parts = [annotation, *typing.get_args(annotation)]
+    return next((typing.get_args(part) for part in parts if typing.get_origin(part) is typing.Literal), ())
+
+
+def _metavar(kind: Any) -> str:
+    names = {int: "N", float: "X", Path: "PATH", dict: "NAME=VALUE", tuple: "ITEM,..."}
+    return names.get(kind, "NAME")
+
+
+def _default_text(field: dataclasses.Field[Any]) -> str:
+    """Return the default in words."""
+    if "shown" in field.metadata:
+        return f" (default: {field.metadata['shown']})"
+    default = field.default
+    if default is dataclasses.MISSING or default is None or default is False or default == ():
+        return ""
+    return f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"

@@ -1,0 +1,347 @@
+"""Images: the one way from files, bytes or numbers to pixels, and from pixels to the input of a model.
+
+Whatever comes is either made an RGB array of bounded size, or refused with a reason. Datasets in folders, batch
+prediction and the server all read images here, so that the same file gives the same pixels everywhere.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from findtta.errors import InputError, OptionError
+from findtta.options import Options, require_int
+
+Pixels = NDArray[np.uint8]
+
+#: What is read. Pillow knows many more formats, and each is more code that an attacker may reach.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+#: How files of these formats end.
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+_ORIENTATION = 0x0112  # the EXIF tag
+
+
+class ImageError(InputError):
+    """An image that cannot be classified; ``code`` is a short name for programs."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, str(self))
+
+
+@dataclass(frozen=True)
+class ImageLimits(Options):
+    """How large an image may be.
+
+    Attributes:
+        max_bytes: Size of the file.
+        max_pixels: Width times height; checked from the header, before anything is decoded.
+    """
+
+    max_bytes: int = 20 * 2**20
+    max_pixels: int = 50_000_000
+
+    def __post_init__(self) -> None:
+        self.require_positive_int("max_bytes", "max_pixels")
+
+
+class _Silence:
+    """``warnings.catch_warnings`` for threads: the first one in silences warnings, the last one out restores them.
+
+    Filters belong to the whole process. Threads that each put back what they found would leave those of
+    another behind, and silence for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._caught = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_silence = _Silence()
+
+
+def decode_image(data: bytes, limits: ImageLimits | None = None) -> Pixels:
+    """Read an image file as RGB.
+
+    Of an animation the first frame is taken; the EXIF orientation is applied; transparent pixels are blended
+    with white; 16 bits per channel become 8; CMYK and grey become RGB.
+
+    Args:
+        data: The bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file.
+        limits: How large it may be.
+
+    Returns:
+        The image, uint8, ``(height, width, 3)``.
+
+    Raises:
+        ImageError: If it is not an image, broken, or too large.
+    """
+    limits = limits or ImageLimits()
+    if not data:
+        raise ImageError("empty", "image: there are no bytes; send the content of an image file.")
+    if len(data) > limits.max_bytes:
+        raise _too_many_bytes(len(data), limits)
+    try:
+        # Pillow warns about size, which is checked here, and about odd metadata, which is not used.
+        with _silence, Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _require_size(image, limits)
+            image.seek(0)
+            return np.asarray(_to_rgb(image), dtype=np.uint8).copy()
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(
+            "not_an_image", f"image: these {len(data):,} bytes are not a {', '.join(FORMATS)} file."
+        ) from None
+    except Image.DecompressionBombError:
+        raise ImageError(
+            "too_many_pixels", f"image: it has more than the {limits.max_pixels:,} pixels that are accepted."
+        ) from None
+    except MemoryError:
+        raise ImageError("too_many_pixels", "image: it does not fit into memory.") from None
+    except Exception as error:  # a decoder may raise anything on bytes made to break it
+        reason = str(error) or type(error).__name__
+        raise ImageError("broken", f"image: the file is broken or incomplete ({reason[:200]}).") from None
+
+
+def _too_many_bytes(count: int, limits: ImageLimits) -> ImageError:
+    return ImageError("too_many_bytes", f"image: {count:,} bytes, and at most {limits.max_bytes:,} are accepted.")
+
+
+def _require_size(image: Image.Image, limits: ImageLimits) -> None:
+    width, height = image.size
+    if width * height > limits.max_pixels:
+        raise ImageError(
+            "too_many_pixels",
+            f"image: {width:,} x {height:,} pixels, and at most {limits.max_pixels:,} in all are accepted.",
+        )
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    image = _upright(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _to_eight_bits(image)
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        on_white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(on_white, image.convert("RGBA"))
+    return image.convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except MemoryError:
+        raise
+    except Exception:  # the EXIF data is broken, but the image is not
+        return image
+
+
+def _to_eight_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ImageError("not_finite", "image: it has pixels that are NaN or infinite.")
+    # Files with floats are on the scale of their values: 0..1, 0..255 or 0..65535.
+    top = (
+        65535 if image.mode.startswith("I") else 1 if values.max() <= 1 else 255 if values.max() <= 255 else 65535
+    )
+    return Image.fromarray(np.clip(np.rint(values * (255 / top)), 0, 255).astype(np.uint8))
+
+
+def read_array(values: Any, limits: ImageLimits | None = None) -> Pixels:
+    """Take numbers as an image.
+
+    Args:
+        values: An array, or nested lists, ``(height, width, 3)`` or ``(height, width)`` for grey: whole numbers
+            from 0 to 255, or fractions from 0 to 1 (an array of floats, or lists with a fraction in them).
+        limits: How large it may be.
+
+    Returns:
+        The image, uint8, ``(height, width, 3)``.
+
+    Raises:
+        ImageError: If it is something else.
+    """
+    limits = limits or ImageLimits()
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        raise ImageError("not_an_array", "image: the rows of an array must be of one length.") from None
+    if array.dtype.kind not in "uif" or array.dtype.itemsize > 8:
+        raise ImageError("not_an_array", f"image: an array must hold numbers, but holds {array.dtype}.")
+    if array.ndim == 2:
+        array = np.repeat(array[:, :, None], 3, axis=2)
+    if array.ndim != 3 or array.shape[2] != 3 or 0 in array.shape:
+        raise ImageError(
+            "wrong_shape", f"image: an array must be (height, width, 3), got {tuple(np.shape(values))}."
+        )
+    if array.shape[0] * array.shape[1] > limits.max_pixels:
+        raise ImageError(
+            "too_many_pixels",
+            f"image: {array.shape[1]:,} x {array.shape[0]:,} pixels, and at most {limits.max_pixels:,} in all "
+            "are accepted.",
+        )
+    if not np.isfinite(array).all():
+        raise ImageError("not_finite", "image: the array has values that are NaN or infinite.")
+    top = 1 if array.dtype.kind == "f" else 255
+    low, high = array.min(), array.max()
+    if low < 0 or high > top:
+        raise ImageError(
+            "out_of_range",
+            f"image: {'floats' if top == 1 else 'whole numbers'} must be from 0 to {top}, got from "
+            f"{low:g} to {high:g}.",
+        )
+    return array.astype(np.uint8) if top == 255 else np.rint(array * 255).astype(np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing(Options):
+    """How an image of any size becomes an input of a model, as torchvision and timm do for evaluation.
+
+    The shorter side is resized (antialiased) to ``resize``, then the centre is cropped. An image that has the
+    size of the result already is left as it is: it counts as prepared, as the images of ImageNet-C are.
+
+    Attributes:
+        size: Height and width of the result.
+        resize: Length that the shorter side is resized to; None means what just covers the result.
+        interpolation: ``"bilinear"`` or ``"bicubic"``.
+    """
+
+    size: tuple[int, int]
+    resize: int | None = None
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.size):
+            raise OptionError(f"image_size must be a side or (height, width) in pixels, got {self.size!r}.")
+        if self.resize is not None and self.resize < max(self.size):
+            raise OptionError(f"resize must be at least image_size, which is {self.size}, got {self.resize}.")
+        self.require_choice("interpolation", *INTERPOLATIONS)
+
+    @classmethod
+    def square(cls, side: int, crop: float = 1.0, interpolation: str = "bilinear") -> Self:
+        """Return the preprocessing that keeps a fraction of the shorter side, as timm's ``crop_pct`` says it."""
+        require_int("image_size", side)
+        if isinstance(crop, bool) or not isinstance(crop, int | float) or not 0 < crop <= 1:
+            raise OptionError(f"crop must be above 0 and at most 1, got {crop!r}.")
+        return cls(size=(side, side), resize=math.floor(side / crop), interpolation=interpolation)
+
+    @classmethod
+    def from_options(cls, image_size: int | tuple[int, int] | None, resize: int | None) -> Self | None:
+        """Return the preprocessing that options of a dataset ask for, or None for images used as they are."""
+        if image_size is None:
+            if resize is not None:
+                raise OptionError(f"resize is used together with image_size, but only resize={resize} is given.")
+            return None
+        side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+        return cls(size=side, resize=resize)  # type: ignore[arg-type]  # checked there
+
+    def __call__(self, image: Pixels) -> Pixels:
+        """Return an RGB image, uint8 ``(height, width, 3)``, at the size of the result."""
+        height, width = image.shape[:2]
+        out_height, out_width = self.size
+        if (height, width) == self.size:
+            return image
+        # The size of the whole image after resizing, as torchvision rounds it.
+        if self.resize is None:
+            scale = max(out_height / height, out_width / width)
+            resized = (max(out_height, round(height * scale)), max(out_width, round(width * scale)))
+        elif height <= width:
+            resized = (self.resize, int(self.resize * width / height))
+        else:
+            resized = (int(self.resize * height / width), self.resize)
+        top, left = round((resized[0] - out_height) / 2), round((resized[1] - out_width) / 2)
+        # Only what is kept is computed, so that memory stays bounded however long and thin the image is.
+        by_height, by_width = height / resized[0], width / resized[1]
+        box = (left * by_width, top * by_height, (left + out_width) * by_width, (top + out_height) * by_height)
+        scaled = Image.fromarray(image).resize(
+            (out_width, out_height), INTERPOLATIONS[self.interpolation], box=_within(box, width, height)
+        )
+        return np.asarray(scaled, dtype=np.uint8)
+
+
+def _within(box: tuple[float, float, float, float], width: int, height: int) -> tuple[float, float, float, float]:
+    """Undo what rounding may have put outside of the image."""
+    left, top, right, bottom = box
+    return max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
+
+
+def read_image(
+    source: Path | bytes, preprocessing: Preprocessing | None = None, limits: ImageLimits | None = None
+) -> Pixels:
+    """Read an image file and prepare it: the one way from a file to the pixels that a model gets.
+
+    Args:
+        source: A file, or the bytes of one.
+        preprocessing: How it is brought to size; None leaves it as it is.
+        limits: How large it may be.
+
+    Returns:
+        The image, uint8 ``(height, width, 3)``.
+
+    Raises:
+        ImageError: If it cannot be read; the message names the file.
+    """
+    limits = limits or ImageLimits()
+    if isinstance(source, bytes):
+        image = decode_image(source, limits)
+    else:
+        try:
+            if source.stat().st_size > limits.max_bytes:
+                raise _too_many_bytes(source.stat().st_size, limits)
+            image = decode_image(source.read_bytes(), limits)
+        except OSError as error:
+            raise ImageError("unreadable", f"{source}: cannot be read ({error.strerror or error}).") from error
+        except ImageError as error:
+            raise ImageError(error.code, f"{source}: {error}") from error
+    return preprocessing(image) if preprocessing else image
+
+
+def image_size(source: Path | bytes) -> tuple[int, int]:
+    """Return height and width of an image, upright, without decoding it."""
+    try:
+        with _silence, Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            sideways = image.getexif().get(_ORIENTATION, 1) >= 5
+            return (image.width, image.height) if sideways else (image.height, image.width)
+    except Exception as error:  # a decoder may raise anything on bytes made to break it
+        where = "image" if isinstance(source, bytes) else str(source)
+        raise ImageError("not_an_image", f"{where}: is not a readable image ({error}).") from error
+
+
+def to_input(images: NDArray[np.uint8], device: torch.device | str = "cpu") -> torch.Tensor:
+    """Return uint8 images ``(n, height, width, 3)`` as a float batch ``(n, 3, height, width)`` in [0, 1].
+
+    The batch keeps the order of the bytes (channels last), in which convolutions are fastest.
+    """
+    # Arrays from another process may be read-only, which torch warns about.
+    writable = np.require(images, requirements=("C", "W"))
+    return torch.from_numpy(writable).to(device).permute(0, 3, 1, 2).float().div_(255)

@@ -1,0 +1,197 @@
+"""The one opener of models: whatever a user names becomes a model that takes RGB in [0, 1] and says its input."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.resources
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from findtta.errors import MissingExtraError, OptionError
+from findtta.images import Preprocessing
+from findtta.models.card import Classifier, ModelCard, Triple, find_normalization
+from findtta.models.weights import fit, read_weights
+from findtta.models.zoo import ARCHITECTURES, SHIPPED, build, find_architecture
+
+#: What ``load`` takes, for help texts.
+NAMES = "a shipped model, an architecture or timm:NAME with weights, a .safetensors file, or file.py:CALLABLE"
+
+#: Side of the images of datasets that weights were trained on.
+_IMAGE_SIZES = {"shapes": 32, "cifar10": 32, "cifar100": 32, "imagenet": 224}
+_LARGE = 160  # from this side on, evaluation usually crops
+
+
+def load(
+    name: str,
+    *,
+    weights: str | Path | None = None,
+    num_classes: int | None = None,
+    normalization: str | tuple[Triple, Triple] | None = None,
+    img_size: int | None = None,
+    fallback_classes: int | None = None,
+) -> Classifier:
+    """Load a trained model, in eval mode and on the CPU.
+
+    Args:
+        name: One of ``SHIPPED``; an architecture (``timm:NAME`` included) with ``weights``; a ``.safetensors``
+            file with a card; or a model of your own, as ``module:CALLABLE`` or ``file.py:CALLABLE``, which is
+            called without arguments and returns the module.
+        weights: A state dict (``.safetensors``, or saved by torch; nothing in it is executed).
+        num_classes: The number of classes; by default what the weights' card says.
+        normalization: A name such as ``"cifar10"``, or (mean, std); by default what the card or timm says, what
+            is usual for the number of classes, or none for a model of your own.
+        img_size: Side that the model works at, for architectures with a fixed one.
+        fallback_classes: The number of classes if nothing else says it, such as that of the data.
+
+    Returns:
+        The model; ``model.card`` says what is known about it.
+    """
+    if name in SHIPPED:
+        if weights is not None:
+            raise OptionError(f"weights: {name} brings its own. Name an architecture to load others.")
+        resource = importlib.resources.files("findtta.models") / "shipped" / SHIPPED[name]
+        with importlib.resources.as_file(resource) as path:
+            return load(SHIPPED[name].split("-", 1)[1].removesuffix(".safetensors"), weights=path)
+    if weights is None and name.endswith(".safetensors"):
+        _, card = read_weights(name)
+        if card is None:
+            raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
+        return load(card.arch, weights=name)
+    if is_own(name):
+        return _load_own(name, weights, num_classes or fallback_classes, normalization)
+    find_architecture(name)  # an unknown name is the likelier mistake
+    if weights is None:
+        raise OptionError(
+            f"weights: {name} is an architecture; give the weights to load, or one of {', '.join(SHIPPED)}, "
+            "which bring their own."
+        )
+    state, card = read_weights(weights)
+    if card is not None and card.arch != name:
+        raise OptionError(f"weights {str(weights)!r} are of a {card.arch}, not of a {name}.")
+    if card is not None and num_classes not in (None, card.num_classes):
+        raise OptionError(f"num_classes: weights {str(weights)!r} have {card.num_classes}, not {num_classes}.")
+    count = card.num_classes if card else num_classes or fallback_classes
+    if count is None:
+        raise OptionError(f"num_classes must be given, since {str(weights)!r} has no card that says it.")
+    model = build(
+        name,
+        num_classes=count,
+        normalization=normalization or ((card.mean, card.std) if card else None),
+        img_size=img_size or (card.input_size if card else None),
+    )
+    fit(model.net, state, arch=name, source=str(weights))
+    if card is not None:
+        built = model.card
+        model.card = dataclasses.replace(
+            card,
+            mean=built.mean,
+            std=built.std,
+            input_size=built.input_size,
+            image_size=card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size,
+        )
+    return model.eval()
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a name is that of a model of the user's own: ``module:CALLABLE`` or ``file.py:CALLABLE``."""
+    return ":" in name and name not in ARCHITECTURES and not name.startswith("timm:")
+
+
+def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
+    """Load a model as it is, for looking at it: an architecture may have fresh weights and any number of classes.
+
+    Args:
+        name: As for ``load``.
+        weights: A state dict to load, or None.
+
+    Returns:
+        The module.
+    """
+    if name in SHIPPED or name.endswith(".safetensors"):
+        return load(name, weights=weights)
+    model = _call(name) if is_own(name) else build(name, num_classes=1000).net
+    if weights is not None:
+        state, _ = read_weights(weights)
+        fit(model, state, arch=name, source=str(weights))
+    return model
+
+
+def preprocessing_of(
+    model: nn.Module, image_size: int | None = None, crop: float | None = None, interpolation: str | None = None
+) -> Preprocessing:
+    """Return how images become inputs of a model.
+
+    Args:
+        model: The model; a ``Classifier`` says it by its card.
+        image_size: Side of the square that the model is given; by default what the card says.
+        crop: Fraction of the shorter side that is kept; by default what the card says, or else 0.875 for sides
+            of at least 160 pixels and 1 below.
+        interpolation: ``"bilinear"`` or ``"bicubic"``; by default what the card says, or else bilinear.
+
+    Returns:
+        The preprocessing.
+
+    Raises:
+        OptionError: If nothing says the size.
+    """
+    card = model.card if isinstance(model, Classifier) else None
+    side = image_size or (card.image_size or card.input_size if card else None)
+    if side is None:
+        raise OptionError("image_size must be given, since the model does not say it (such as image_size=224).")
+    if crop is None:
+        crop = (card.crop if card else None) or (0.875 if side >= _LARGE else 1.0)
+    usual = (card.interpolation if card else None) or "bilinear"
+    return Preprocessing.square(side, crop, interpolation or usual)
+
+
+def _load_own(
+    name: str,
+    weights: str | Path | None,
+    num_classes: int | None,
+    normalization: str | tuple[Triple, Triple] | None,
+) -> Classifier:
+    model = load_module(name, weights).eval()
+    if isinstance(model, Classifier):
+        return model
+    if num_classes is None:
+        raise OptionError(f"num_classes must be given for {name!r}, which has no card that says it.")
+    mean, std = find_normalization(normalization or "none")
+    return Classifier(model, ModelCard(arch=name, num_classes=num_classes, mean=mean, std=std)).eval()
+
+
+def _call(target: str) -> nn.Module:
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise OptionError(f"model must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, got {target!r}.")
+    try:
+        module = _import(place)
+    except MissingExtraError:
+        raise
+    except (ImportError, OSError, SyntaxError) as error:
+        raise OptionError(
+            f"model: {place!r} cannot be imported ({error}). Give a module on the path, or a file."
+        ) from error
+    factory = getattr(module, name, None)
+    if factory is None:
+        raise OptionError(f"model: {place!r} has no {name!r}.")
+    model = factory if isinstance(factory, nn.Module) else factory()
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"model {target!r} must give a torch.nn.Module, but gave a {type(model).__name__}.")
+    return model
+
+
+def _import(place: str) -> Any:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no module in {place}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,280 @@
+"""Plots: one palette and one style, and panels as data, so that what is stored of a figure is what is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from findtta._extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Style = Literal["lines", "bands", "bars", "points"]
+
+_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#6E6E6E", "#B8A800",
+)  # fmt: skip
+#: Colour, marker and line of each method and stream, the same in every figure. The colours (after Okabe and Ito)
+#: can be told apart by the colour-blind; where one comes back, marker and line differ.
+LOOKS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "source": ("#000000", "o", "-"),
+        "tbn": (_GREY, "s", "-"),
+        "tent": (_ORANGE, "^", "--"),
+        "eata": (_SKY, "v", "--"),
+        "sar": (_GREEN, "D", "--"),
+        "deyo": (_PURPLE, "P", "--"),
+        "rotta": (_YELLOW, "X", ":"),
+        "vida": (_GREEN, "<", ":"),
+        "note": (_SKY, ">", ":"),
+        "iabn": (_PURPLE, "h", "-."),
+        "alpha-bn": (_ORANGE, "d", "-."),
+        "find": (_RED, "o", "-"),
+        "find-star": (_BLUE, "*", "-"),
+        "CrossMix": (_BLUE, "o", "-"),
+        "Random": (_ORANGE, "s", "-"),
+        "Shuffle": (_GREEN, "^", "--"),  # it often lies upon Random
+        "Static": (_PURPLE, "D", "-"),
+        "time": (_GREY, "s", "--"),
+        "noise": ("#000000", "", ":"),
+    }
+)
+_CYCLE = (_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW)
+_MARKERS = "os^Dv<>P"
+_STRONG = ("find", "find-star")  # what the paper is about
+_CROWDED = 6  # more names than this go beside the panels
+_FEW_COLUMNS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Points that belong together.
+
+    Attributes:
+        name: What the legend calls them.
+        x: Where they are.
+        y: How high they are.
+        spread: Standard deviation of each; no error bars are drawn if it is empty or 0.
+        look: A name in ``LOOKS``; others get the next colour.
+        right: Whether they are measured on the axis at the right.
+        labels: What is written at each point, if anything.
+    """
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    spread: tuple[float, ...] = ()
+    look: str = ""
+    right: bool = False
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        title: What it shows.
+        x: What runs along the horizontal axis.
+        y: What runs along the vertical axis.
+        series: What is drawn.
+        style: As what.
+        right: What runs along the axis at the right, if there is one.
+        doubling: Whether x is drawn so that doubling is a step.
+        ticks: Where x has its ticks, by name; empty means that it is left to the drawing.
+        mark: Where a vertical line marks the paper's choice.
+        legend: Whether the series are named; many points in many colours are not.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    style: Style = "lines"
+    right: str = ""
+    doubling: bool = False
+    ticks: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    mark: float | None = None
+    legend: bool = True
+
+
+def panel_grid(panels: Sequence[Panel], columns: int | None = None) -> tuple[int, tuple[float, float]]:
+    """Return in how many columns panels are drawn, and the size of the figure in inches."""
+    count = len(panels)
+    columns = min(columns or (_FEW_COLUMNS if count != 3 else 3), count)
+    beside = any(_is_crowded(panel) for panel in panels)
+    wide = 1.9 if columns == 1 else 1.0
+    return columns, (4.3 * wide * columns + (1.3 if beside else 0.0), 3.2 * math.ceil(count / columns))
+
+
+def render(
+    draw: Callable[[Figure], None],
+    size: tuple[float, float],
+    *,
+    title: str = "",
+    kinds: Sequence[str] = ("svg", "png"),
+    dpi: int = 150,
+) -> dict[str, bytes]:
+    """Draw a figure and return it in several file formats; the same numbers always give the same bytes.
+
+    Args:
+        draw: Draws on an empty figure.
+        size: Width and height in inches.
+        title: What it shows; also the seed of the names inside an SVG.
+        kinds: The file formats.
+        dpi: Pixels per inch, for formats made of pixels.
+
+    Returns:
+        The content of a file for each format.
+    """
+    matplotlib = require("matplotlib", "report", "drawing figures")
+    figure = require("matplotlib.figure", "report", "drawing figures").Figure(figsize=size, layout="constrained")
+    draw(figure)
+    drawn = {}
+    with matplotlib.rc_context({"svg.hashsalt": title}):
+        for kind in kinds:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {})
+            drawn[kind] = buffer.getvalue()
+    return drawn
+
+
+def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
+    """Draw panels on an empty figure."""
+    rows = math.ceil(len(panels) / columns)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    axes = [axis for row in grid for axis in row]
+    handles: dict[str, Any] = {}
+    for axis, panel in zip(axes, panels, strict=False):
+        named = _draw_panel(axis, panel)
+        if not panel.legend:
+            continue
+        if any(map(_is_crowded, panels)):
+            handles |= named
+        elif panel.right:
+            handles |= named  # below, where it cannot hide what is drawn on either axis
+        elif len(named) > 1:
+            where = "upper right" if panel.style == "bars" else "best"
+            axis.legend(named.values(), named.keys(), loc=where, fontsize=8, framealpha=0.85, edgecolor="0.85")
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    if handles and any(map(_is_crowded, panels)):
+        figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
+    elif handles:
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
+        )
+
+
+def _draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
+    """Draw one panel, and return what the legend is made of."""
+    from matplotlib.ticker import NullLocator
+
+    axis.set_title(panel.title, fontsize=9)
+    axis.set_xlabel(panel.x, fontsize=9)
+    axis.set_ylabel(panel.y, fontsize=9)
+    axis.tick_params(labelsize=8)
+    axis.margins(x=0.06, y=0.4 if panel.style == "bars" else 0.1)  # bars leave no other room for their names
+    axis.grid(visible=True, color="0.92", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines["top"].set_visible(False)
+    axis.spines["right"].set_visible(bool(panel.right))
+    if panel.doubling:
+        axis.set_xscale("log", base=2)
+    right = None
+    if panel.right:
+        right = axis.twinx()
+        right.set_ylabel(panel.right, fontsize=9)
+        right.tick_params(labelsize=8)
+        right.spines["top"].set_visible(False)
+    handles = {}
+    for index, series in enumerate(panel.series):
+        on = right if right is not None and series.right else axis
+        handles[series.name] = _DRAWN[panel.style](on, panel, series, index)
+    if panel.ticks:
+        axis.set_xticks([*panel.ticks.values()], [*panel.ticks.keys()])
+        axis.xaxis.set_minor_locator(NullLocator())
+    if panel.mark is not None:
+        axis.axvline(panel.mark, color="0.6", linewidth=1, linestyle=(0, (2, 2)), zorder=1)
+    return handles
+
+
+def _draw_line(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
+    colour, marker, line = _look(series, index)
+    many = len(series.x) > 60
+    (drawn,) = axis.plot(
+        series.x,
+        series.y,
+        color=colour,
+        marker="" if many else marker,
+        linestyle=line,
+        linewidth=1.0 if many else 2.2 if series.look in _STRONG else 1.4,
+        markersize=4.5,
+        zorder=3 if series.look in _STRONG else 2,
+    )
+    if any(series.spread):
+        axis.errorbar(series.x, series.y, series.spread, fmt="none", ecolor=colour, elinewidth=0.9, capsize=2)
+    return drawn
+
+
+def _draw_band(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
+    colour, _, line = _look(series, index)
+    (drawn,) = axis.plot(series.x, series.y, color=colour, linestyle=line, linewidth=1.5)
+    if any(series.spread):
+        low, high = (
+            [y + sign * spread for y, spread in zip(series.y, series.spread, strict=True)] for sign in (-1, 1)
+        )
+        axis.fill_between(series.x, low, high, color=colour, alpha=0.18, linewidth=0)
+    return drawn
+
+
+def _draw_bar(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
+    colour, _, _ = _look(series, index)
+    count = len(panel.series)
+    width = 0.8 / count
+    places = [x + (index - (count - 1) / 2) * width for x in series.x]
+    drawn = axis.bar(places, series.y, width * 0.94, color=colour)
+    if any(series.spread):
+        axis.errorbar(places, series.y, series.spread, fmt="none", ecolor="0.2", elinewidth=0.9, capsize=2)
+    axis.bar_label(drawn, fmt="%.1f", fontsize=7, padding=2)
+    return drawn
+
+
+def _draw_points(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
+    colour, marker, _ = _look(series, index)
+    many = len(series.x) > 12 or len(panel.series) > len(_CYCLE)
+    (drawn,) = axis.plot(
+        series.x,
+        series.y,
+        color=colour,
+        marker=marker,
+        linestyle="none" if many or not series.labels else "-",
+        linewidth=0.8,
+        alpha=0.8,
+        markersize=4 if many else 6,
+        markeredgewidth=0,
+    )
+    for x, y, text in zip(series.x, series.y, series.labels, strict=False):
+        axis.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7, color=colour)
+    return drawn
+
+
+_DRAWN = {"lines": _draw_line, "bands": _draw_band, "bars": _draw_bar, "points": _draw_points}
+
+
+def _look(series: Series, index: int) -> tuple[str, str, str]:
+    if series.look in LOOKS:
+        return LOOKS[series.look]
+    colour, marker = _CYCLE[index % len(_CYCLE)], _MARKERS[(index + index // len(_CYCLE)) % len(_MARKERS)]
+    return colour, marker, ("-", "--", ":")[index // len(_CYCLE) % 3]
+
+
+def _is_crowded(panel: Panel) -> bool:
+    return panel.legend and len(panel.series) > _CROWDED

@@ -1,5 +1,0 @@
-"""The prediction server: requests of many clients become mixed batches, answered by a method on Ray Serve."""
-
-from findtta.serving.settings import Settings
-
-__all__ = ["Settings"]

@@ -1,0 +1,306 @@
+"""Tables: one model for comparisons of runs, tables of the paper and reports, and the formats it is written in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tabulate import tabulate
+
+EMPTY = "-"
+BEST = "*"
+
+ColumnKind = Literal["compared", "ours", "paper", "text"]
+
+
+def render(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Lay rows out in aligned columns for the terminal: numbers to the right, text to the left."""
+    cells = [[_text(value) for value in row] for row in rows]
+    numeric = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(header))]
+    return _tabulate(header, cells, numeric)
+
+
+def _tabulate(
+    header: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], style: str = "simple"
+) -> str:
+    align = ["right" if right else "left" for right in numeric] if cells else None
+    table = tabulate(
+        cells, list(header), tablefmt=style, disable_numparse=True, colalign=align, headersalign=align
+    )
+    return "\n".join(line.rstrip() for line in table.splitlines())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return EMPTY
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", ""))
+    except ValueError:
+        return text == EMPTY
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One place of a table.
+
+    Attributes:
+        values: Our number for each seed.
+        paper: The paper's number, if it has one here.
+        spread: What the paper prints after a plus-minus sign.
+        text: Shown in place of our number, such as ``"failed"``, or in a column of texts.
+        best: Whether it is marked as the best of those it competes with.
+        failed: The seeds whose runs failed.
+        digests: The run behind the number of each seed.
+    """
+
+    values: Mapping[int, float] = field(default_factory=dict)
+    paper: float | None = None
+    spread: float | None = None
+    text: str = ""
+    best: bool = False
+    failed: tuple[int, ...] = ()
+    digests: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float | None:
+        """Our number: the mean over seeds, or None if there are none."""
+        return statistics.fmean(self.values.values()) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation over seeds (with n - 1), or None for fewer than two finite values."""
+        values = list(self.values.values())
+        return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+    @property
+    def difference(self) -> float | None:
+        """Our number minus the paper's."""
+        return None if self.mean is None or self.paper is None else self.mean - self.paper
+
+    def ours_text(self, decimals: int, seeds: int | None = None) -> str:
+        """Return our number with its standard deviation; if seeds are expected, say how many are missing."""
+        if self.mean is None:
+            return self.text or ("failed" if self.failed else EMPTY)
+        std = "" if self.std is None else f" ± {self.std:.{decimals}f}"
+        missing = f" ({len(self.values)} of {seeds} seeds)" if seeds and len(self.values) < seeds else ""
+        partly = f" (partly {self.text})" if self.text else ""
+        return f"{self.mean:.{decimals}f}{std}{BEST if self.best else ''}{missing}{partly}"
+
+    def paper_text(self, decimals: int) -> str:
+        """Return the paper's number."""
+        if self.paper is None:
+            return EMPTY
+        return f"{self.paper:.{decimals}f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
+
+    def difference_text(self, decimals: int) -> str:
+        """Return the difference, with its sign."""
+        return EMPTY if self.difference is None else f"{self.difference:+.{decimals}f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cell as plain values that JSON can write."""
+        return {
+            "values": {str(seed): value for seed, value in self.values.items()},
+            "mean": self.mean,
+            "std": self.std,
+            "paper": self.paper,
+            "spread": self.spread,
+            "difference": self.difference,
+            "text": self.text,
+            "best": self.best,
+            "failed": list(self.failed),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column; one that is ``"compared"`` is shown as three: paper, ours, difference.
+
+    Attributes:
+        title: Its heading.
+        kind: Which of a cell's numbers it shows.
+        unit: The unit of its numbers.
+        decimals: How many decimals are shown.
+    """
+
+    title: str
+    kind: ColumnKind = "ours"
+    unit: str = "%"
+    decimals: int = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its headings, and a cell for each column (None where there is nothing)."""
+
+    titles: tuple[str, ...]
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column as it is printed: the heading it shares with its neighbours, its own, its texts, its alignment."""
+
+    over: str
+    title: str
+    texts: tuple[str, ...]
+    numeric: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows and columns.
+
+    Attributes:
+        title: What it shows.
+        row_titles: What the headings of the rows are.
+        columns: The columns.
+        rows: The rows.
+        seeds: The seeds that a complete cell has; empty if cells may differ in that.
+        notes: What else a reader must know.
+    """
+
+    title: str
+    row_titles: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            assert len(row.titles) == len(self.row_titles), row.titles
+            assert len(row.cells) == len(self.columns), f"{row.titles}: {len(row.cells)} cells"
+
+    def shown(self) -> list[Shown]:
+        """Return the columns as they are printed, those of the row headings first."""
+        heads = (
+            zip(*(row.titles for row in self.rows), strict=True) if self.rows else [() for _ in self.row_titles]
+        )
+        shown = [
+            Shown("", title, tuple(texts), False) for title, texts in zip(self.row_titles, heads, strict=True)
+        ]
+        for index, column in enumerate(self.columns):
+            cells = [row.cells[index] for row in self.rows]
+            shown += self._shown_column(column, cells)
+        return shown
+
+    def _shown_column(self, column: Column, cells: Sequence[Cell | None]) -> Iterator[Shown]:
+        there = [cell or Cell() for cell in cells]
+        paper = tuple(cell.paper_text(column.decimals) for cell in there)
+        ours = tuple(cell.ours_text(column.decimals, len(self.seeds)) for cell in there)
+        if column.kind == "compared":
+            yield Shown(column.title, "paper", paper)
+            yield Shown(column.title, "ours", ours)
+            yield Shown(column.title, "difference", tuple(cell.difference_text(column.decimals) for cell in there))
+        elif column.kind == "text":
+            yield Shown("", column.title, tuple(cell.text or EMPTY for cell in there), False)
+        else:
+            yield Shown("", column.title, paper if column.kind == "paper" else ours)
+
+    def text(self) -> str:
+        """Return the table for the terminal, without its title and notes."""
+        shown = self.shown()
+        grouped = any(column.over for column in shown)
+        over = ""
+        header = []
+        for column in shown:
+            # A shared heading stands over the first of its columns.
+            head = column.over if column.over and (column.over != over or column.title == "paper") else ""
+            header.append(f"{head}\n{column.title}" if grouped else column.title)
+            over = column.over
+        return _tabulate(header, self._cells(shown), [column.numeric for column in shown])
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        shown = self.shown()
+        header = [f"{column.over}: {column.title}" if column.over else column.title for column in shown]
+        cells = [[escape_markdown(text.strip()) for text in row] for row in self._cells(shown)]
+        numeric = [column.numeric for column in shown]
+        return _tabulate([escape_markdown(title) for title in header], cells, numeric, "pipe")
+
+    def latex(self, caption: str, label: str) -> str:
+        """Return the table as LaTeX, for the package ``booktabs``."""
+        shown = self.shown()
+        cells = [[escape_latex(text.strip()) for text in row] for row in self._cells(shown)]
+        lines = [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{escape_latex(caption)}}}",
+            f"\\label{{tab:{label}}}",
+        ]
+        layout = "".join("r" if column.numeric else "l" for column in shown)
+        lines += [f"\\begin{{tabular}}{{{layout}}}", "\\toprule", *_latex_groups(shown)]
+        header = [escape_latex(column.title) for column in shown]
+        lines += [_latex_row(header), "\\midrule", *map(_latex_row, cells), "\\bottomrule"]
+        return "\n".join([*lines, "\\end{tabular}", "\\end{table}", ""])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain values that JSON can write."""
+        return {
+            "title": self.title,
+            "row_titles": list(self.row_titles),
+            "columns": [dataclasses.asdict(column) for column in self.columns],
+            "rows": [
+                {"titles": list(row.titles), "cells": [cell and cell.to_dict() for cell in row.cells]}
+                for row in self.rows
+            ],
+            "seeds": list(self.seeds),
+            "notes": list(self.notes),
+        }
+
+    def _cells(self, shown: Sequence[Shown]) -> list[list[str]]:
+        return [[column.texts[index] for column in shown] for index in range(len(self.rows))]
+
+
+def _latex_row(texts: Iterable[str]) -> str:
+    return f"{' & '.join(texts)} \\\\"
+
+
+def _latex_groups(shown: Sequence[Shown]) -> list[str]:
+    """Return the line of headings that several columns share, if there are any."""
+    starts = [
+        index
+        for index, column in enumerate(shown)
+        if index == 0 or not column.over or column.over != shown[index - 1].over or column.title == "paper"
+    ]
+    spans = list(zip(starts, [*starts[1:], len(shown)], strict=True))
+    if not any(shown[start].over for start, _ in spans):
+        return []
+    heads = [f"\\multicolumn{{{stop - start}}}{{c}}{{{escape_latex(shown[start].over)}}}" for start, stop in spans]
+    rules = [f"\\cmidrule(lr){{{start + 1}-{stop}}}" for start, stop in spans if shown[start].over]
+    return [_latex_row(heads), " ".join(rules)]
+
+
+def escape_markdown(text: str) -> str:
+    """Return text in which no character has a meaning in Markdown."""
+    return "".join(f"\\{character}" if character in "\\`*_{}[]<>|#" else character for character in text)
+
+
+_LATEX: Mapping[str, str] = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\N{GREEK SMALL LETTER ALPHA}": r"$\alpha$",
+    "±": r"$\pm$",
+}
+
+
+def escape_latex(text: str) -> str:
+    """Return text in which no character has a meaning in LaTeX; signs of numbers are set as mathematics."""
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    is_signed = text[:1] in ("+", "-") and text[1:2].isdigit()
+    return f"${escaped[0]}${escaped[1:]}" if is_signed else escaped

@@ -1,0 +1,40 @@
+"""The HTTP side of the server in a thread, without Ray: nothing here asks the model that Ray would run."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import uvicorn
+
+from findtta.serve.app import Front
+from findtta.serve.model import Description
+
+
+async def no_model(pictures):
+    raise AssertionError("the page compares; it does not ask for predictions")
+
+
+def app(settings):
+    return Front(settings, Description.of(settings, settings.predictor()), no_model).app
+
+
+@contextmanager
+def serving(settings):
+    """Serve on a free port of this machine; gives the address."""
+    config = uvicorn.Config(
+        app(settings), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    for _ in range(1000):
+        if server.started:
+            break
+        time.sleep(0.01)
+    assert server.started, "the server does not start"
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.should_exit = True
+        thread.join(10)

@@ -1,0 +1,351 @@
+"""The page in a real browser: what visitors can do with it, and that it asks nobody but its server."""
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+import numpy as np
+import page_browser
+import page_server
+from PIL import Image
+
+from findtta.data.shapes import draw
+from findtta.serve.settings import Settings
+
+REFUSED = "Failed to load resource: the server responded with a status of"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    executable = page_browser.find()
+    if executable is None:
+        pytest.skip(page_browser.ABSENT)
+    with page_browser.Visitor(executable) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address():
+    with page_server.serving(Settings()) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser, address):
+    """A tab in which nothing may go wrong and nothing may come from elsewhere, whatever a test does with it."""
+    yield browser
+    assert browser.complaints == []
+    assert {url for url in browser.requests if not url.startswith((address, "data:"))} == set()
+
+
+@pytest.fixture
+def started(page, address):
+    page.start(address)
+    return page
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for row, picture in enumerate(draw(np.arange(2), seed=7)):
+        Image.fromarray(picture).resize((200, 150)).save(tmp_path / f"photo {row}.jpg")
+    (tmp_path / "notes.png").write_text("these are no pixels")
+    return tmp_path
+
+
+def test_an_empty_page_says_what_to_do(page, address):
+    page.visit(address)
+    page.until("!document.getElementById('start').disabled")
+    assert "No images yet" in page.text("#empty")
+    assert page.text("#start") == "Start with 32 samples"
+    assert page.visible("#samples button") == 32
+    assert page.visible("#answers, #groups, #drift, #alert, #key, #parts, #busy") == 0
+    assert len(page.texts("#corruption option")) == 16
+    assert "What corruption does to shapes-resnet26, and what FIND makes of" in page.text("header")
+
+
+def test_samples_are_answered_marked_and_counted(started):
+    for kind in ("source", "find"):
+        marks = started.texts(f".verdict.{kind} .mark")
+        right = marks.count("✓ right")
+        assert right + marks.count("✗ wrong") == 32
+        assert started.texts(f".total.{kind} dd") == [f"{right} of 32"]
+        assert f"{right}" in started.text("#status")
+    assert "15 corruptions at severity 5" in started.text("#status")
+    widths = started.value(
+        "[...document.querySelectorAll('.verdict')].map(row => [row.querySelector('.percent').textContent,"
+        "getComputedStyle(row.querySelector('.bar'), '::before').width,"
+        "row.querySelector('.bar').clientWidth])"
+    )
+    for percent, width, whole in widths:
+        assert float(width.removesuffix("px")) / whole == pytest.approx(float(percent[:-1]) / 100, abs=0.011)
+
+
+def test_moving_the_slider_changes_images_and_answers(started):
+    before = started.value("[...document.querySelectorAll('.answer img')].map(image => image.src)")
+    started.set("severity", 0)
+    started.until("document.getElementById('status').textContent.includes('not corrupted')")
+    after = started.value("[...document.querySelectorAll('.answer img')].map(image => image.src)")
+    samples = started.value("[...document.querySelectorAll('#samples img')].map(image => image.src)")
+    assert started.text("#severity-value") == "0"
+    assert len(after) == 32
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert after == samples  # untouched
+    assert "Source has 32 of 32 right" in started.text("#status")
+
+
+def test_many_moves_at_once_ask_the_server_once(started):
+    started.requests.clear()
+    started.value(
+        "for (const severity of [4, 3, 2, 1, 2]) { const slider = document.getElementById('severity');"
+        "slider.value = severity; slider.dispatchEvent(new Event('input')); }"
+    )
+    started.until("document.getElementById('status').textContent.includes('severity 2')")
+    started.settle(32)
+    assert sum(url.endswith("/v1/compare") for url in started.requests) == 1
+
+
+def test_the_slider_works_from_the_keyboard(started):
+    started.value("document.getElementById('severity').focus()")
+    started.press("ArrowLeft")
+    started.until("document.getElementById('status').textContent.includes('severity 4')")
+    assert started.text("#severity-value") == "4"
+
+
+def test_one_corruption_for_all_and_drawing_it_anew(started):
+    started.set("corruption", "gaussian_noise")
+    started.until("document.getElementById('status').textContent.includes('gaussian noise at severity 5')")
+    first = started.value("document.querySelector('.answer img').src")
+    started.click("#again")
+    started.until(f"document.querySelector('.answer img').src !== {first!r}")
+    assert {text.partition(" · ")[0] for text in started.texts(".what p")} == {"gaussian noise"}
+
+
+def test_only_where_the_two_differ(started):
+    differ = started.visible(".answer.different")
+    assert 0 < differ < 32
+    started.click("#only-different")
+    assert started.visible(".answer") == differ
+
+
+def test_choosing_and_removing_files(page, address, folder):
+    page.visit(address)
+    page.choose(folder / "photo 0.jpg", folder / "photo 1.jpg")
+    page.settle(2)
+    assert page.texts(".answer h3") == ["photo 0.jpg", "photo 1.jpg"]
+    assert page.texts(".mark") == []  # nobody knows what they show
+    assert page.texts(".total dt") == ["Different labels"]
+    page.click(".answer .remove")
+    page.settle(1)
+    assert page.texts(".answer h3") == ["photo 1.jpg"]
+    page.click("#remove-all")
+    page.until("document.getElementById('empty').checkVisibility()")
+    assert page.visible("#answers, #groups") == 0
+
+
+def test_dropping_a_file_adds_it_to_the_samples(started, folder):
+    started.drop(folder / "photo 0.jpg")
+    started.settle(33)
+    assert started.texts(".answer h3")[-1] == "photo 0.jpg"
+    assert "33 images" in started.text("#status")
+    assert "of 32 right" in started.text("#status")
+
+
+def test_samples_can_be_picked_one_by_one(page, address):
+    page.visit(address)
+    page.until("!document.getElementById('start').disabled")
+    for number in (3, 5):
+        page.click(f"#samples li:nth-child({number}) button")
+    page.settle(2)
+    assert page.texts(".answer h3") == ["ring 3", "disc 5"]
+    page.click("#samples li:nth-child(3) button")
+    page.settle(1)
+    assert page.value("[...document.querySelectorAll('#samples [aria-pressed=true]')].length") == 1
+
+
+def test_a_bad_file_is_named_in_words_and_the_rest_stays(started, folder):
+    started.drop(folder / "notes.png", folder / "photo 0.jpg")
+    started.until("document.getElementById('alert').checkVisibility()")
+    started.settle(33)
+    assert "notes.png: these 19 bytes are no JPEG, PNG" in started.text("#alert-text")
+    assert "notes.png" not in started.texts(".answer h3")
+    started.click("#dismiss")
+    assert started.visible("#alert") == 0
+    assert [text for text in started.complaints if not text.startswith(f"{REFUSED} 422")] == []
+    started.complaints.clear()  # the browser itself reports every 422
+
+
+def test_more_images_than_fit_are_refused_in_words(started, folder):
+    started.choose(*[folder / "photo 0.jpg"] * 40)
+    started.settle(64)
+    assert "At most 64 images" in started.text("#alert-text")
+    assert "the last 8 are left out" in started.text("#alert-text")
+
+
+def test_large_photos_are_made_smaller_before_they_are_sent(page, address, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "large.png")
+    assert (tmp_path / "large.png").stat().st_size > 1_500_000
+    page.visit(address)
+    page.value("(window.sent = [], window.plain = fetch, window.fetch = (path, options) => "
+               "(sent.push(options.body?.length ?? 0), plain(path, options)))")  # fmt: skip
+    page.choose(tmp_path / "large.png")
+    page.settle(1)
+    assert 0 < max(page.value("sent")) < 400_000
+
+
+def test_a_file_name_is_text_whatever_it_says(page, address, folder):
+    name = "<img src=x onerror=console.error(1)>.jpg"
+    (folder / "photo 0.jpg").rename(folder / name)
+    page.visit(address)
+    page.choose(folder / name)
+    page.settle(1)
+    assert page.texts(".answer h3") == [name]
+
+
+def test_groups_are_shown_for_each_layer(started):
+    total = started.value("Number(document.getElementById('layer').max) + 1")
+    assert total == 27
+    for layer in (0, 20):
+        started.set("layer", layer)
+        boxes = started.texts(".group h3")
+        assert started.text("#layer-value").endswith(f"{len(boxes)} groups")
+        assert [box.split(" (")[0] for box in boxes] == [f"Group {number + 1}" for number in range(len(boxes))]
+        assert sum(int(box.split("(")[1][:-1]) for box in boxes) == 32
+        assert started.visible(".group img") == 32
+    started.click("#groups summary")
+    rows = started.value(
+        "[...document.querySelectorAll('#matrix tbody tr')].map(row => row.innerText.split('\\t'))"
+    )
+    assert len(rows) == total
+    for _, count, *numbers in rows:
+        assert set(map(int, numbers)) == set(range(1, int(count) + 1))
+    started.click("#matrix tbody tr:nth-child(2) button")
+    assert started.text("#layer-value").startswith("2 of 27")
+
+
+def test_drift_is_drawn_per_layer_and_over_time(started):
+    assert started.visible("#by-layer .dot") == 27
+    assert started.visible("#by-layer .before") == 0
+    started.set("severity", 0)
+    started.until("document.querySelectorAll('#over-time .dot').length >= 2")
+    assert started.visible("#by-layer .before") == 1
+    drift = [float(text) for text in started.texts("#history tbody td:nth-child(4)")]
+    assert drift[0] < drift[1], "clean images drift less than corrupted ones, and the newest comes first"
+    low, high = started.value(
+        "[...document.querySelectorAll('#over-time .dot')].map(dot => +dot.getAttribute('cy'))"
+    )
+    assert low < high, "less drift is further down"
+    started.click("#forget")
+    assert started.visible("#over-time .dot") == 1
+
+
+def test_a_phone_needs_no_scrolling_to_the_side(page, address):
+    page.start(address, width=360, height=740)
+    page.value("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    assert page.value("document.documentElement.scrollWidth") == 360
+    small = page.value(
+        "[...document.querySelectorAll('button:not(.matrix button), select, input[type=range]')]"
+        ".filter(control => control.checkVisibility() && control.getBoundingClientRect().height < 24)"
+        ".map(control => control.outerHTML)"
+    )
+    assert small == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_background(page, address, scheme):
+    page.start(address, scheme=scheme)
+    page.value("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    page.value("document.getElementById('alert').hidden = document.getElementById('key').hidden = false")
+    assert page.value(CONTRAST) == []
+
+
+CONTRAST = """(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (colour) => {
+    const [r, g, b] = rgba(colour).map((value) => value / 255)
+      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (rgba(colour)[3] === 255) return colour;
+    }
+    return "white";
+  };
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.matches(":disabled, option")) continue;
+    const style = getComputedStyle(element);
+    const [one, other] = [light(element.closest("svg") ? style.fill : style.color), light(behind(element))];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (ratio < 4.5) faint.push(`${element.outerHTML.slice(0, 80)} ${ratio.toFixed(2)}`);
+  }
+  return faint;
+})()"""
+
+
+def test_every_control_has_a_name_for_those_who_listen(started):
+    nodes = started.call("Accessibility.getFullAXTree")["nodes"]
+    kinds = {"button", "checkbox", "combobox", "slider", "link", "textbox", "image", "img", "region"}
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"] and node.get("role", {}).get("value") in kinds
+    ]
+    assert len(named) > 100
+    assert [role for role, name in named if not name.strip()] == []
+    assert started.value("document.getElementById('status').ariaLive") == "polite"
+
+
+def test_a_server_with_a_key_asks_for_it(browser):
+    with page_server.serving(Settings(api_key="open sesame")) as address:
+        browser.visit(address)
+        browser.until("document.getElementById('key').checkVisibility()")
+        assert browser.value("document.activeElement.id") == "key-value"
+        for given, awaited in (("wrong", "alert"), ("open sesame", "samples img")):
+            browser.value(f"document.getElementById('key-value').value = {given!r}")
+            browser.press("Enter")
+            browser.until(f"document.querySelector('#{awaited}')?.checkVisibility()")
+        assert browser.visible("#key, #alert") == 0
+        browser.click("#start")
+        browser.settle(32)
+        assert all(text.startswith(f"{REFUSED} 401") for text in browser.complaints)
+        browser.value("sessionStorage.clear()")
+
+
+def test_a_server_that_has_gone_is_reported_in_words(browser):
+    with page_server.serving(Settings()) as address:
+        browser.visit(address)
+        browser.until("!document.getElementById('start').disabled")
+    browser.click("#start")
+    browser.until("document.getElementById('alert').checkVisibility()")
+    assert browser.text("#alert-text") == "The server cannot be reached. Is it still running?"
+    assert browser.visible("#retry") == 1
+    assert browser.visible("#busy") == 0
+
+
+def test_a_model_of_other_classes_gets_no_marks(browser, tmp_path):
+    model = tmp_path / "letters.py"
+    model.write_text(
+        "from dataclasses import replace\n"
+        "from findtta.models import load\n"
+        "def letters():\n"
+        "    model = load('shapes-resnet26')\n"
+        "    model.card = replace(model.card, classes=tuple('abcdefghij'))\n"
+        "    return model\n"
+    )
+    with page_server.serving(Settings(model=f"{model}:letters", method="tbn")) as address:
+        browser.start(address)
+        assert browser.text("#model") == "letters.py:letters"
+        assert browser.texts(".mark") == []
+        assert "does not know the classes of the samples" in browser.text("#samples-note")
+        assert browser.text("#no-groups") == "The served method makes no groups."
+        assert browser.visible("#groups-view") == 0
+        assert browser.complaints == []

@@ -1,0 +1,235 @@
+"""The routes of the page, in process: what they give, and what they refuse."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+import httpx
+import numpy as np
+import page_server
+from hypothesis import given
+from hypothesis import strategies as st
+
+from findtta.data.corruptions import corrupt
+from findtta.data.dataset import MAIN_CORRUPTIONS
+from findtta.data.shapes import draw
+from findtta.images import ImageLimits, decode_image
+from findtta.serve import compare
+from findtta.serve.requests import RequestError
+from findtta.serve.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def app():
+    return page_server.app(Settings())
+
+
+def ask(app, path, content=None, **options):
+    async def send():
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await (client.get(path) if content is None else client.post(path, content=content, **options))
+
+    return asyncio.run(send())
+
+
+def shapes(count):
+    return draw(np.arange(count))
+
+
+def body(pictures, **fields):
+    images = [{"name": f"shape {row}", "data": compare.png_url(picture)} for row, picture in enumerate(pictures)]
+    return json.dumps({"images": images, **fields})
+
+
+def compared(app, *arguments, **fields):
+    answer = ask(app, "/v1/compare", body(*arguments, **fields))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def pixels(url):
+    return decode_image(base64.b64decode(url.partition(",")[2]))
+
+
+def refused(app, content, status, code):
+    answer = ask(app, "/v1/compare", content)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error["code"] == code
+    return error["message"]
+
+
+def test_samples_are_drawn_shapes_with_their_labels(app):
+    given = ask(app, "/v1/samples").json()
+    assert (given["model"], given["method"]) == ("shapes-resnet26", "find")
+    assert given["limits"] == {"images": 64, "bytes": 20 * 2**20}
+    assert len(given["samples"]) == 32
+    assert [sample["label"] for sample in given["samples"][:4]] == ["pentagon", "disc", "ring", "star"]
+    assert given["samples"][0]["name"] == "pentagon 1"
+    assert np.array_equal([pixels(sample["data"]) for sample in given["samples"]], shapes(32))
+
+
+def test_corruptions_are_the_fifteen_of_the_benchmark(app):
+    given = ask(app, "/v1/corruptions").json()
+    assert tuple(given["corruptions"]) == MAIN_CORRUPTIONS
+    assert given["severities"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_both_answers_are_those_of_predictors_on_the_corrupted_batch(app):
+    pictures = shapes(12)
+    result = compared(app, pictures, corruption="fog", severity=4, seed=3)
+    corrupted = corrupt(pictures, "fog", 4, seed=3)
+    assert np.array_equal([pixels(image["corrupted"]) for image in result["images"]], corrupted)
+    for key, method in (("source", "source"), ("find", "find")):
+        predictor = Settings(method=method).predictor()
+        expected = predictor(corrupted)
+        for row, image in enumerate(result["images"]):
+            probabilities = expected.probabilities[row]
+            assert image[key]["label"] == predictor.labels[probabilities.argmax()]
+            assert image[key]["confidence"] == pytest.approx(probabilities.max(), abs=1e-6)
+            falling = [entry["confidence"] for entry in image[key]["top"]]
+            assert falling == pytest.approx(np.sort(probabilities)[::-1][:5], abs=1e-6)
+    assert [image["drift"] for image in result["images"]] == pytest.approx(expected.sample_drift)
+    assert [layer["drift"] for layer in result["layers"]] == pytest.approx(expected.drift.mean(0))
+    assert tuple(layer["name"] for layer in result["layers"]) == predictor.layers
+    assert tuple(result["labels"]) == predictor.labels
+    for column, layer in enumerate(result["layers"]):
+        numbers = [image["group"][column] for image in result["images"]]
+        together = np.equal.outer(numbers, numbers)
+        assert np.array_equal(together, np.equal.outer(expected.groups[:, column], expected.groups[:, column]))
+        assert set(numbers) == set(range(1, layer["groups"] + 1))
+
+
+@pytest.mark.parametrize("fields", [{"severity": 0}, {"corruption": "none", "severity": 5}])
+def test_severity_0_and_no_corruption_leave_the_images_alone(app, fields):
+    pictures = shapes(4)
+    result = compared(app, pictures, **fields)
+    assert np.array_equal([pixels(image["corrupted"]) for image in result["images"]], pictures)
+    assert {image["corruption"] for image in result["images"]} == {"none"}
+
+
+def test_the_seed_decides_everything(app):
+    pictures = shapes(6)
+    first, same, other = (compared(app, pictures, severity=5, seed=seed) for seed in (1, 1, 2))
+    assert first == same
+    assert [image["corrupted"] for image in first["images"]] != [image["corrupted"] for image in other["images"]]
+
+
+def test_a_method_without_groups_says_so():
+    result = compared(page_server.app(Settings(method="tbn")), shapes(3), severity=2)
+    assert result["method"] == "tbn"
+    assert {layer["groups"] for layer in result["layers"]} == {0}
+    assert {number for image in result["images"] for number in image["group"]} == {None}
+
+
+def test_an_image_that_cannot_be_read_is_named_among_the_others(app):
+    images = json.loads(body(shapes(3)))["images"]
+    images[1] = {"name": "notes.txt", "data": base64.b64encode(b"not an image").decode()}
+    images[2] = {"name": "odd.png", "data": "%%%"}
+    answer = ask(app, "/v1/compare", json.dumps({"images": images}))
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert [(image["index"], image["name"], image["code"]) for image in error["images"]] == [
+        (1, "notes.txt", "not_an_image"),
+        (2, "odd.png", "not_base64"),
+    ]
+    assert "notes.txt" in error["message"]
+
+
+def test_what_is_wrong_with_a_request_is_said(app):
+    one = json.loads(body(shapes(1)))["images"]
+    assert "JSON" in refused(app, "{", 400, "bad_json")
+    assert "images" in refused(app, "{}", 422, "bad_value")
+    assert "object" in refused(app, "[1]", 422, "bad_value")
+    assert "images[0]" in refused(app, '{"images": [3]}', 422, "bad_value")
+    assert "'fog'" in refused(app, json.dumps({"images": one, "corruption": "fogg"}), 422, "bad_value")
+    assert "from 0 to 5" in refused(app, json.dumps({"images": one, "severity": 6}), 422, "bad_value")
+    assert "seed" in refused(app, json.dumps({"images": one, "seed": True}), 422, "bad_value")
+    assert "'sede'" in refused(app, json.dumps({"images": one, "sede": 1}), 422, "bad_value")
+    assert "at most 64" in refused(app, json.dumps({"images": one * 65}), 413, "too_many_images")
+
+
+def test_the_limits_of_the_server_hold_here_too():
+    small = page_server.app(
+        Settings(max_json_bytes=20_000, limits=ImageLimits(max_bytes=10_000, max_pixels=32 * 32))
+    )
+    assert "20,000" in refused(small, body(shapes(16)), 413, "body_too_large")
+    large = body([np.zeros((33, 33, 3), np.uint8)])
+    assert "33 x 33" in refused(small, large, 422, "bad_image")
+    assert ask(small, "/v1/compare", body(shapes(1))).status_code == 200
+
+
+def test_more_comparisons_than_wait_are_asked_to_come_back(app):
+    async def all_at_once():
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            content = body(shapes(16))
+            return await asyncio.gather(*(client.post("/v1/compare", content=content) for _ in range(8)))
+
+    answers = asyncio.run(all_at_once())
+    statuses = [answer.status_code for answer in answers]
+    assert sorted(statuses) == [200] * 4 + [503] * 4
+    assert {answer.headers.get("retry-after") for answer in answers if answer.status_code == 503} == {"1"}
+    assert len({answer.text for answer in answers if answer.status_code == 200}) == 1
+    assert ask(app, "/v1/compare", body(shapes(1))).status_code == 200  # all places are free again
+
+
+def test_names_that_are_no_text_do_no_harm(app):
+    images = [{**json.loads(body(shapes(1)))["images"][0], "name": "\ud800<b>"}]
+    result = ask(app, "/v1/compare", json.dumps({"images": images})).json()
+    assert result["images"][0]["name"] == "?<b>"
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 40])
+def test_a_mixture_uses_every_corruption_before_one_comes_again(count):
+    names = compare.mixture(count, seed=5)
+    assert len(names) == count
+    for start in range(0, count, 15):
+        part = names[start : start + 15]
+        assert len(set(part)) == len(part)
+    assert set(names) <= set(MAIN_CORRUPTIONS)
+    assert compare.mixture(64, 5)[:count] == names
+
+
+def test_in_a_mixed_batch_each_image_gets_what_it_would_get_alone():
+    pictures = shapes(20)
+    result, names = compare.corrupt_each(pictures, "mixed", 3, seed=9)
+    for row, name in enumerate(names):
+        assert np.array_equal(result[row], corrupt(pictures[row : row + 1], name, 3, seed=9, index=[row])[0])
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
+def test_groups_are_numbered_as_they_appear(labels):
+    numbers = compare.number_groups(np.array([labels, [-1] * len(labels)]).T)
+    order = list(dict.fromkeys(labels))
+    assert numbers[:, 0].tolist() == [order.index(label) + 1 for label in labels]
+    assert not numbers[:, 1].any()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.fixed_dictionaries({}, optional={name: JSON for name in ("images", "corruption", "severity", "seed")})
+
+
+@given(st.binary(max_size=50) | (JSON | FIELDS).map(lambda value: json.dumps(value).encode()))
+def test_whatever_comes_is_read_or_refused_with_a_reason(content):
+    reason = None
+    try:
+        request = compare.parse_request(content)
+    except RequestError as error:
+        reason = error
+    if reason is None:
+        assert 1 <= len(request.images) <= 64
+        assert 0 <= request.severity <= 5
+    else:
+        assert reason.status in (400, 413, 422)
+        assert str(reason).endswith((".", "?"))

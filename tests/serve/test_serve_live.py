@@ -1,0 +1,132 @@
+"""The whole server with a real Ray Serve behind it: batches, a killed copy of the model, and the end."""
+
+import concurrent.futures
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from live_server import LiveServer, live_server
+from PIL import Image
+
+from findtta.errors import MissingExtraError
+from findtta.serve import Settings
+from findtta.serve.server import require_extra
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+
+SIZE = 160
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    try:
+        require_extra()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    log = tmp_path_factory.mktemp("serve") / "stderr.txt"
+    # Large pictures keep the model busy, so that it is killed with a batch in its hands.
+    with live_server("--max-batch", "8", "--wait-ms", "20", "--size", str(SIZE), log=log) as running:
+        yield running
+
+
+def pictures(count: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+
+
+def npy(picture: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, picture)
+    return file.getvalue()
+
+
+def post(server: LiveServer, body: bytes, kind: str) -> dict:
+    request = urllib.request.Request(f"{server.url}/v1/predict?top=10", body, {"Content-Type": kind})
+    with urllib.request.urlopen(request, timeout=90) as answer:
+        return json.load(answer)
+
+
+def get(server: LiveServer, path: str) -> str:
+    with urllib.request.urlopen(f"{server.url}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_a_batch_is_answered_as_offline(server):
+    batch = pictures(6)
+    answer = post(server, json.dumps({"images": batch.tolist()}).encode(), "application/json")
+    predictor = Settings(size=SIZE).predictor()
+    expected = predictor(np.stack([predictor.prepare(picture) for picture in batch]))
+    assert answer["batch_size"] == 6
+    assert [row["index"] for row in answer["predictions"]] == expected.indices.tolist()
+    assert [row["group"] for row in answer["predictions"]] == expected.last_groups.tolist()
+    for row, probabilities, drift in zip(
+        answer["predictions"], expected.probabilities, expected.sample_drift, strict=True
+    ):
+        given = [row["probabilities"][label] for label in predictor.labels]
+        np.testing.assert_allclose(given, probabilities, atol=1e-5)
+        assert row["drift"] == pytest.approx(drift, rel=1e-4)
+
+
+def test_the_example_of_the_documentation(server, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    (example,) = re.findall(r"```\n(import json.*?)```", page, re.DOTALL)
+    Image.fromarray(pictures(1)[0]).save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(example.replace("http://127.0.0.1:8000", server.url), {})
+    assert capsys.readouterr().out.strip() in json.loads(get(server, "/v1/info"))["labels"]
+
+
+def test_a_killed_model_loses_no_request_and_a_stop_answers_what_was_accepted(server):
+    bodies = [npy(picture) for picture in pictures(30)]
+    post(server, bodies[0], "application/x-npy")  # the first copy counts as seen once it has answered
+    (victim,) = server.model_processes()
+    with concurrent.futures.ThreadPoolExecutor(12) as clients:
+        started = [clients.submit(post, server, body, "application/x-npy") for body in bodies]
+        while "findtta_queue_images 12.0" not in get(server, "/metrics"):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        os.kill(victim, signal.SIGKILL)
+        answers = [future.result() for future in started]
+    for body, answer in zip(bodies, answers, strict=True):
+        assert answer["predictions"][0]["digest"] == hashlib.sha256(body).hexdigest()[:16]
+    assert victim not in server.model_processes()
+    metrics = get(server, "/metrics")
+    retries = next(line for line in metrics.splitlines() if line.startswith("findtta_batch_retries_total "))
+    assert float(retries.split()[1]) >= 1
+    assert "findtta_replicas_seen_total 2.0" in metrics
+    assert json.loads(get(server, "/healthz"))["status"] == "ok"
+
+    photo = io.BytesIO()
+    Image.fromarray(pictures(1)[0]).save(photo, "PNG")
+    with concurrent.futures.ThreadPoolExecutor(8) as clients:
+        last = [clients.submit(post, server, photo.getvalue(), "image/png") for _ in range(8)]
+        time.sleep(0.01)
+        while "findtta_queue_images 0.0" in get(server, "/metrics") and not all(f.done() for f in last):
+            time.sleep(0.005)
+        server.process.send_signal(signal.SIGTERM)
+        done = [future for future in last if _answered(future)]
+    assert done
+    assert server.process.wait(30) == 0
+
+
+def _answered(future: concurrent.futures.Future) -> bool:
+    """Whether it was answered; otherwise it came after the stop, and was told so."""
+    try:
+        return len(future.result()["predictions"]) == 1
+    except (urllib.error.URLError, ConnectionError):  # 503, or nobody listens any more
+        return False
+
+
+def test_the_extra_is_named_when_something_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtraError, match=r"findtta\[serve\]"):
+        require_extra()

@@ -1,0 +1,190 @@
+"""Settings that make no sense are refused in words, before anything is loaded."""
+
+import argparse
+import re
+import socket
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from findtta.cli import serve as command
+from findtta.errors import FindTTAError, OptionError, UnknownNameError
+from findtta.images import ImageLimits
+from findtta.serve import Settings
+
+
+def read(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.settings_of(parser.parse_args(arguments))
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_batch": 0}, "max_batch must be a whole number of at least 1, got 0"),
+        ({"max_batch": True}, "max_batch must be a whole number"),
+        ({"threads": 1.5}, "threads must be a whole number"),
+        ({"port": 70_000}, "port must be a whole number from 0 to 65535"),
+        ({"wait_ms": -1}, "wait_ms must be a number of at least 0"),
+        ({"wait_ms": float("nan")}, "wait_ms must be a number"),
+        ({"timeout_s": 0}, "timeout_s must be a number"),
+        ({"api_key": " "}, "api_key must be ASCII and not blank"),
+        ({"api_key": "schl\u00fcssel"}, "api_key must be ASCII"),
+        ({"max_images": 65}, r"max_images must be at most max_batch \(64\), got 65"),
+        ({"max_batch": 2048}, r"max_batch must be at most max_queue \(1024\)"),
+        ({"replicas": 3, "max_replicas": 2}, "replicas must be at most max_replicas"),
+        ({"method": "tent"}, "learns from every batch"),
+        ({"method": "find-star", "max_replicas": 2}, "replicas must be 1 for 'find-star', got 2"),
+        ({"options": {"alpha": 2}}, "alpha must be a number from 0 to 1"),
+    ],
+)
+def test_what_makes_no_sense(changes, message):
+    with pytest.raises(OptionError, match=message):
+        Settings(**changes)
+
+
+def test_names_that_do_not_exist():
+    with pytest.raises(UnknownNameError, match="Did you mean 'find'"):
+        Settings(method="fnd")
+    with pytest.raises(UnknownNameError, match="has no option 'alfa'"):
+        Settings(options={"alfa": 0.5})
+    with pytest.raises(UnknownNameError, match="Did you mean 'shapes-resnet26'"):
+        Settings(model="shapes-resnet2").load_model()
+    with pytest.raises(OptionError, match="device must be such as 'cpu'"):
+        Settings(device="toaster").predictor()
+
+
+def test_the_defaults_of_the_command_line_are_those_of_the_settings():
+    assert read() == Settings()
+
+
+def test_the_command_line():
+    settings = read(
+        *("--model", "resnet20", "--weights", "w.pt", "--num-classes", "10", "--normalization", "cifar10"),
+        *("--method", "alpha-bn", "--option", "alpha=0.5", "--device", "cuda:1", "--size", "40", "--crop", "0.9"),
+        *("--host", "0.0.0.0", "--port", "80", "--max-batch", "16", "--wait-ms", "3.5", "--replicas", "2-5"),
+        *("--threads", "4", "--ray-address", "auto", "--drain-s", "2", "--max-queue", "99", "--max-images", "3"),
+        *("--max-body-mb", "600", "--max-json-mb", "2", "--max-image-mb", "3", "--max-pixels", "4"),
+        *("--timeout-s", "9"),
+    )
+    assert settings == Settings(
+        model="resnet20",
+        weights="w.pt",
+        num_classes=10,
+        normalization="cifar10",
+        method="alpha-bn",
+        options={"alpha": 0.5},
+        device="cuda:1",
+        size=40,
+        crop=0.9,
+        host="0.0.0.0",
+        port=80,
+        max_batch=16,
+        wait_ms=3.5,
+        replicas=2,
+        max_replicas=5,
+        threads=4,
+        ray_address="auto",
+        drain_s=2,
+        max_queue=99,
+        max_images=3,
+        max_body_bytes=600 * 2**20,
+        max_pending_bytes=600 * 2**20,
+        max_json_bytes=2 * 2**20,
+        limits=ImageLimits(3 * 2**20, 4),
+        timeout_s=9,
+    )
+
+
+def test_the_documentation_names_every_option_and_no_other():
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    tables = "\n".join(line for line in page.splitlines() if line.startswith("| `--"))
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    known = {name for action in parser._actions for name in action.option_strings}
+    assert set(re.findall(r"--[a-z][a-z-]*", tables)) == known
+
+
+def test_the_documentation_names_every_metric_and_no_other():
+    pytest.importorskip("prometheus_client")
+    from findtta.serve.metrics import Metrics
+
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    lines = Metrics((), ()).text().decode().splitlines()
+    known = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    named = set(re.findall(r"^\| `(findtta_\w+)", page, re.MULTILINE))
+    assert named == {name for name in known if not name.endswith("_created")}
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-2", "1-2-3", "0"])
+def test_replicas_that_are_no_number(text):
+    with pytest.raises(OptionError, match="replicas must"):
+        read(f"--replicas={text}")
+
+
+def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+    monkeypatch.setenv(command.KEY_VARIABLE, "from-environment")
+    assert read("--api-key-file", str(file)).api_key == "from-file"
+    assert read().api_key == "from-environment"
+    file.write_text("\n")
+    with pytest.raises(OptionError, match="is empty"):
+        read("--api-key-file", str(file))
+    with pytest.raises(OptionError, match="cannot be read"):
+        read("--api-key-file", str(tmp_path / "none"))
+
+
+@pytest.fixture
+def own_model(tmp_path):
+    file = tmp_path / "own_net.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            from torch import nn
+
+            def make():
+                return nn.Sequential(
+                    nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 7)
+                )
+            """
+        )
+    )
+    return f"{file}:make"
+
+
+def test_a_model_of_ones_own(own_model):
+    pytest.importorskip("ray")
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("prometheus_client")
+    from findtta.serve.server import check
+
+    description = check(Settings(model=own_model, num_classes=7, size=16))
+    assert description.model == "own_net.py:make"
+    assert description.labels == tuple("0123456")
+    assert description.layers == ("net.1",)
+    assert description.size == 16
+    with pytest.raises(OptionError, match="num_classes must be given"):
+        Settings(model=own_model).load_model()
+    with pytest.raises(OptionError, match="the model gives 7 classes, not 5"):
+        check(Settings(model=own_model, num_classes=5, size=16))
+
+
+def test_a_port_that_is_taken_shows_before_anything_is_loaded():
+    pytest.importorskip("ray")
+    pytest.importorskip("uvicorn")
+    from findtta.serve.server import serve
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(FindTTAError, match=f"port: 127.0.0.1:{port} cannot be listened at"):
+            serve(Settings(model="no-such-model", port=port))
