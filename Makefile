@@ -1,14 +1,25 @@
 # Everything runs in .venv, which is made here; nothing but Python 3.11 or newer need be installed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# A file of tests stays in one process, so that what its tests share is made once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test lint types clean
+.PHONY: demo test test-all lint types coverage clean
 
-demo: .venv/.core
+demo: .venv/.demo
 	$(BIN)/findtta demo
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST) -m "not slow"
+
+test-all: test
+	$(PYTEST) -m slow
+
+coverage: .venv/.dev
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile
+	$(BIN)/coverage combine
+	$(BIN)/coverage report
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -17,12 +28,12 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-.venv/.core: pyproject.toml
+.venv/.demo: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable ".[report]"
 	touch $@
 
-.venv/.dev: .venv/.core
+.venv/.dev: .venv/.demo
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
 
