@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.utils._pytree import tree_map_only
 
+from findtta.collapse import Collapse
 from findtta.layers.adaptive import AdaptiveNorm, ReusePermit
 from findtta.layers.surgery import adaptive_layers, replace_norms, require_adaptable, restore_norms
 from findtta.options import Options
@@ -68,6 +69,10 @@ class Adapted(nn.Module):
     options_type: ClassVar[type[Options]] = Options
     #: Whether one batch changes how later batches are treated.
     stateful: ClassVar[bool] = False
+    #: Whether a stateful method is fixed once it has warmed up, so that later batches change nothing any more.
+    settles: ClassVar[bool] = False
+    #: The option with the number of batches that the method warms up on; None if it is ready at once.
+    warm_up_option: ClassVar[str | None] = None
     #: Whether it computes gradients.
     needs_grad: ClassVar[bool] = False
     #: Whether a sample's output depends on the other samples of its batch.
@@ -102,6 +107,24 @@ class Adapted(nn.Module):
     def cost(self) -> Cost:
         """Forward and backward passes for one batch."""
         return self.passes
+
+    @classmethod
+    def warm_up_batches(cls, options: Options) -> int:
+        """Return how many batches a new model with these options warms up on; 0 for most methods."""
+        return 0 if cls.warm_up_option is None else int(getattr(options, cls.warm_up_option))
+
+    @property
+    def warm_up_left(self) -> int:
+        """How many more batches this model has to see before it has warmed up; 0 when it is ready.
+
+        Until then it cannot be exported, and what it predicts depends on which batches came first.
+        """
+        return 0
+
+    @property
+    def collapse(self) -> Collapse | None:
+        """Whether predictions have collapsed, since which batch and why; None if not, or if it does not learn."""
+        return None
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         """Build the layer that stands in for one BatchNorm layer."""

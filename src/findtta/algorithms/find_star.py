@@ -99,6 +99,8 @@ class FINDStar(Adapted):
     )
     options_type = FINDStarOptions
     stateful = True
+    settles = True
+    warm_up_option = "cold_start"
 
     batches: Tensor
 
@@ -111,14 +113,18 @@ class FINDStar(Adapted):
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return SelectiveFABN(norm, self.options.alpha, self.options.partition())
 
+    @property
+    def warm_up_left(self) -> int:
+        return max(0, int(self.options.cold_start) - self.batches_seen)
+
     export_problem = FIND.export_problem
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().run(*args, **kwargs)
-        if self.batches_seen < self.options.cold_start:
+        if self.warm_up_left:
             self.batches_seen += 1
             self.batches += 1
-            if self.batches_seen == self.options.cold_start:
+            if not self.warm_up_left:
                 self._select_layers()
         return outputs
 

@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from findtta.algorithms.base import Adapted
-from findtta.algorithms.find_star import FINDStar
 from findtta.errors import FindTTAError, MissingExtraError
 
 
@@ -27,11 +26,12 @@ def require_exportable(adapted: nn.Module) -> Adapted:
     problem = adapted.export_problem()
     if problem is not None:
         raise ExportError(f"adapted cannot be exported: {problem}")
-    if isinstance(adapted, FINDStar) and adapted.batches_seen < adapted.options.cold_start:
+    if adapted.warm_up_left:
+        total = adapted.warm_up_batches(adapted.options)
         raise ExportError(
-            f"adapted cannot be exported yet: find-star chooses its layers in the first "
-            f"{adapted.options.cold_start} batches, and has seen {adapted.batches_seen}. Run it on batches like "
-            "those it is meant for first (on the command line: --data NAME)."
+            f"adapted cannot be exported yet: {adapted.name} warms up on its first {total} batches "
+            f"({adapted.warm_up_option}={total}), and {adapted.warm_up_left} of them are left. Run it on batches "
+            "like those it is meant for first (on the command line: --data NAME)."
         )
     return adapted
 
