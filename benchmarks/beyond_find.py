@@ -1,12 +1,12 @@
 """Does ``find-soft`` do better than FIND, and does it do no harm? The study behind docs/beyond-find.md.
 
-Give the clean test images of a dataset and the weights of networks trained on it; corruptions are made on the
+Give the clean test images of a dataset and the weights of models trained on it; corruptions are made on the
 spot. The settings of the method were chosen on the first images of CIFAR-10 and CIFAR-100 with a ResNet-20; what
 is reported comes from others (``--first 5000``)::
 
-    python benchmarks/beyond_find.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt --first 5000
-    python benchmarks/beyond_find.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt --ablations
-    python benchmarks/drift_evidence.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt
+    python benchmarks/beyond_find.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --first 5000
+    python benchmarks/beyond_find.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --ablations
+    python benchmarks/drift_evidence.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt
 
 Every method sees the same batches, so that differences are paired: the interval beside a difference is 1.96
 standard errors of the mean difference per image, over all seeds of the stream.
@@ -77,11 +77,15 @@ def main() -> None:
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
-    """Return the arguments that say which networks see which images."""
+    """Return the arguments that say which models see which images."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", required=True, help="clean test images (an npz, a folder), or shapes")
     parser.add_argument(
-        "--network", action="append", required=True, metavar="ARCH=WEIGHTS", help="may be repeated"
+        "--model",
+        action="append",
+        required=True,
+        metavar="ARCH=WEIGHTS",
+        help="architecture and weights; may be repeated",
     )
     parser.add_argument("--num-classes", type=int, help="of the weights (default: as the data says)")
     parser.add_argument("--first", type=int, default=0, help="the first image used (default: 0)")
@@ -94,9 +98,9 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 
 def subjects(arguments: argparse.Namespace) -> Iterator[tuple[str, Classifier, DomainDataset]]:
-    """Yield a title, the network and the data for every network that was named."""
+    """Yield a title, the model and the data for every model that was named."""
     data = load(arguments.data)
-    for named in arguments.network:
+    for named in arguments.model:
         arch, _, weights = named.partition("=")
         network = (
             load_network(arch, weights=weights, num_classes=arguments.num_classes or len(data.classes))
@@ -184,7 +188,7 @@ def right(model: torch.nn.Module, batches: Sequence[tuple[Any, NDArray[np.int64]
 
 
 def draw(accuracies: Mapping[str, Accuracies], path: str) -> None:
-    """Draw bars: a panel for each network, a cluster for each stream."""
+    """Draw bars: a panel for each model, a cluster for each stream."""
     figure = Figure(figsize=(4.5 * len(accuracies), 3), layout="constrained")
     panels = figure.subplots(1, len(accuracies), squeeze=False)
     for panel, (title, streams) in zip(panels[0], accuracies.items(), strict=True):
@@ -195,7 +199,7 @@ def draw(accuracies: Mapping[str, Accuracies], path: str) -> None:
             panel.bar(places, [row[method] for row in streams.values()], width, label=method, color=colour)
         panel.set_xticks(range(len(streams)), list(streams))
         panel.set_title(title)
-        panel.set_ylabel("% right")
+        panel.set_ylabel("accuracy")
     panels[0][0].legend(frameon=False, ncols=2)
     figure.savefig(path, dpi=80)
 

@@ -1,4 +1,4 @@
-"""Whether our corruptions are those of the benchmark: accuracy of networks and statistics on both.
+"""Whether our corruptions are those of the benchmark: accuracy of models and statistics on both.
 
     python benchmarks/compare_corruptions.py --reference severity5.npz --clean cifar10_test.npz \
         --model resnet20=cifar10_resnet20.pt --model resnet32=cifar10_resnet32.pt
@@ -47,8 +47,8 @@ class Comparison:
     """One corruption, ours against theirs.
 
     Attributes:
-        ours: Accuracy per network in percent, mean over seeds.
-        theirs: Accuracy per network in percent.
+        ours: Accuracy per model in percent, mean over seeds.
+        theirs: Accuracy per model in percent.
         mean: Largest difference of the mean of a channel, in percent of theirs.
         deviation: Largest difference of the deviation of a channel, in percent of theirs.
         equal: Part of the bytes that are equal, in percent; near 100 where nothing is drawn at random.
@@ -61,7 +61,7 @@ class Comparison:
     equal: float
 
     def gap(self) -> float:
-        """Largest difference of accuracy over the networks, in points."""
+        """Largest difference of accuracy over the models, in points."""
         return max((abs(a - b) for a, b in zip(self.ours, self.theirs, strict=True)), default=0.0)
 
     def within(self, limit: Limit) -> bool:
@@ -71,7 +71,7 @@ class Comparison:
 
 @torch.inference_mode()
 def accuracy(network: nn.Module, images: Images, labels: Labels) -> float:
-    """Percent of the images that a network labels right."""
+    """Percent of the images that a model labels right."""
     right = 0
     for start in range(0, len(images), BATCH):
         batch = torch.from_numpy(images[start : start + BATCH]).permute(0, 3, 1, 2).float() / 255
@@ -103,7 +103,7 @@ def compare(
 
 
 def load_networks(wanted: Sequence[str], num_classes: int) -> dict[str, nn.Module]:
-    """Load networks given as ``name`` or ``name=weights``."""
+    """Load models given as ``name`` or ``name=weights``."""
     networks: dict[str, nn.Module] = {}
     for text in wanted:
         name, _, weights = text.partition("=")

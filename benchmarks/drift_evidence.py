@@ -1,9 +1,9 @@
-"""Does the divergence of neighbourhoods tell drifted images from clean ones, in every network, with one threshold?
+"""Does the divergence of neighbourhoods tell drifted images from clean ones, in every model, with one threshold?
 
 ``find-soft`` averages its logarithm over the layers an image has passed, and holds it against a threshold that
 falls with depth. This prints both for clean images and for images under all corruptions, at several depths::
 
-    python benchmarks/drift_evidence.py --data cifar10_test.npz --network resnet20=cifar10_resnet20.pt
+    python benchmarks/drift_evidence.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt
 """
 
 from __future__ import annotations

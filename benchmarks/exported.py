@@ -1,9 +1,9 @@
 """What FIND costs in onnxruntime, and what smaller numbers cost it: exported files, interleaved in one run.
 
     python benchmarks/exported.py                     times and accuracy of the shipped ResNet-26
-    python benchmarks/exported.py --only time --network resnet50
+    python benchmarks/exported.py --only time --model resnet50
 
-Ratios to the exported plain network are medians over batches that go through all files in turn.
+Ratios to the exported unadapted model are medians over batches that go through all files in turn.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from networks import build
 from torch import Tensor, nn
+from zoo import build
 
 from findtta import adapt, export, models, streams
 from findtta.bench.timing import interleaved_ratios
@@ -27,7 +27,7 @@ from findtta.images import to_input
 from findtta.tables import render
 
 METHODS = ("source", "tbn", "find")
-NETWORKS = ("shapes-resnet26", "resnet50")
+MODELS = ("shapes-resnet26", "resnet50")
 ROUNDS = {"shapes-resnet26": 15, "resnet50": 4}
 CALIBRATION_BATCHES = 4
 # Statistics and neighbours stay in float32.
@@ -37,7 +37,7 @@ Logits = Callable[[Tensor], Any]
 
 
 def network(name: str) -> tuple[nn.Module, int]:
-    """Return a network, and the side of its images."""
+    """Return a model, and the side of its images."""
     return (models.load(name), 32) if name == "shapes-resnet26" else build(name)
 
 
@@ -53,7 +53,7 @@ def session(path: Path, threads: int) -> Logits:
 
 
 def measure_time(name: str, batch_size: int, folder: Path, threads: int) -> str:
-    """Whole networks in onnxruntime, and in torch for comparison."""
+    """Whole models in onnxruntime, and in torch for comparison."""
     net, size = network(name)
     example = torch.rand(2, 3, size, size)
     calls: dict[str, Logits] = {}
@@ -157,7 +157,7 @@ def _reason(error: Exception) -> str:
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", choices=NETWORKS, default=NETWORKS[0])
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--images", type=int, default=600, help="that accuracy is measured on")
     parser.add_argument("--threads", type=int, default=1)
@@ -170,10 +170,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if arguments.only != "accuracy":
-            print(
-                measure_time(arguments.network, arguments.batch_size, place, arguments.threads), "\n", flush=True
-            )
-        if arguments.only != "time" and arguments.network == "shapes-resnet26":
+            print(measure_time(arguments.model, arguments.batch_size, place, arguments.threads), "\n", flush=True)
+        if arguments.only != "time" and arguments.model == "shapes-resnet26":
             print(measure_accuracy(arguments.images, arguments.batch_size, place, arguments.threads))
 
 

@@ -1,9 +1,9 @@
-"""What FIND costs: forward passes of plain and adapted networks, interleaved in one run.
+"""What FIND costs: forward passes of plain and adapted models, interleaved in one run.
 
-    python benchmarks/forward.py                 both networks, both memory layouts, growth, memory
-    python benchmarks/forward.py --network resnet20 --only time
+    python benchmarks/forward.py                 both models, both memory layouts, growth, memory
+    python benchmarks/forward.py --model resnet20 --only time
 
-Ratios to the plain network are medians over rounds, with quartiles in brackets. Run it alone: a
+Ratios to the unadapted model are medians over rounds, with quartiles in brackets. Run it alone: a
 second busy process distorts every number here.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from harness import interleave, now, ratios
-from networks import NETWORKS, build
 from torch import Tensor, nn
 from variants import naive_find, variants
+from zoo import MODELS, build
 
 from findtta import adapt
 from findtta.layers import AdaptiveNorm
@@ -40,7 +40,7 @@ def forward(model: Callable[[Tensor], Tensor], batch: Tensor) -> Callable[[], Te
 
 
 def measure_time(name: str, layout: str, batch_size: int) -> str:
-    """Whole-network forward passes."""
+    """Whole-model forward passes."""
     network, size = build(name)
     memory_format = LAYOUTS[layout]
     batch = torch.randn(batch_size, 3, size, size).to(memory_format=memory_format)
@@ -57,7 +57,7 @@ def measure_time(name: str, layout: str, batch_size: int) -> str:
 
 
 def measure_layers(name: str, layout: str, batch_size: int) -> str:
-    """Time spent in the normalisation layers alone, during forward passes of the whole network."""
+    """Time spent in the normalisation layers alone, during forward passes of the whole model."""
     network, size = build(name)
     batch = torch.randn(batch_size, 3, size, size).to(memory_format=LAYOUTS[layout])
     models = {"plain": network, "FIND": adapt(network, "find"), "loop over groups": naive_find(network)}
@@ -100,7 +100,7 @@ def clock_layers(layers: Sequence[nn.Module]) -> list[float]:
 
 
 def measure_growth(name: str, layout: str) -> str:
-    """How the cost of FIND over the plain network grows with the batch."""
+    """How the cost of FIND over the unadapted model grows with the batch."""
     network, size = build(name)
     rows = []
     for batch_size in (16, 32, 64, 128, 256, 512, 1024):
@@ -114,7 +114,7 @@ def measure_growth(name: str, layout: str) -> str:
 
 
 def measure_compile(name: str, batch_size: int) -> str:
-    """Compiled networks against the plain one run eagerly."""
+    """Compiled models against the plain one run eagerly."""
     network, size = build(name)
     batch = torch.randn(batch_size, 3, size, size)
     adapted = adapt(network, "find")
@@ -139,7 +139,7 @@ def measure_memory(name: str, batch_size: int) -> str:
         command = [
             sys.executable,
             __file__,
-            "--network",
+            "--model",
             name,
             "--batch-size",
             str(batch_size),
@@ -169,12 +169,12 @@ def peak_of(name: str, batch_size: int, method: str) -> float:
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", choices=NETWORKS, action="append")
+    parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--only", choices=("time", "layers", "growth", "memory", "compile"))
     parser.add_argument("--peak-of", metavar="METHOD", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    networks = arguments.network or list(NETWORKS)
+    networks = arguments.model or list(MODELS)
     if arguments.peak_of:
         print(peak_of(networks[0], arguments.batch_size, arguments.peak_of))
         return

@@ -1,7 +1,7 @@
-"""Do corruptions at 224 px hurt a network in the order that is published?
+"""Do corruptions at 224 px hurt a model in the order that is published?
 
 Takes photos (an npz with ``jpeg``, ``offsets`` and ``labels``, or any set that ``findtta.data.load`` opens)
-and a network, corrupts the photos with the ImageNet constants at severity 5, and compares the accuracies with
+and a model, corrupts the photos with the ImageNet constants at severity 5, and compares the accuracies with
 those of torchvision's first ResNet-50, which papers on the corruption benchmark report: by their rank correlation,
 since weights and photos differ.
 

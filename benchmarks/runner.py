@@ -59,7 +59,7 @@ def make_plan(method: str, batch_size: int, images: int, rounds: int = 1) -> Pla
 
 
 def resnet26() -> torch.nn.Module:
-    """Build the network."""
+    """Build the model."""
     torch.manual_seed(0)
     return build("resnet26", num_classes=10, normalization="half")
 

@@ -80,7 +80,7 @@ def find_star(network: nn.Module, batch: Tensor) -> nn.Module:
 
 
 def variants(network: nn.Module, batch: Tensor) -> dict[str, nn.Module]:
-    """All that is compared, the plain network first."""
+    """All that is compared, the unadapted model first."""
     return {
         "plain": network,
         "plain, BN folded": folded(network),

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 VARIABLE = "FINDTTA_CHROMIUM"  # names the executable, if it is not on the path
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome-headless-shell", "chrome")
+_NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome-headless-shell",
+    "chrome",
+)
 _FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-quic",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",

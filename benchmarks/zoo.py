@@ -1,4 +1,4 @@
-"""The networks that are timed, with random weights: what they compute does not matter here."""
+"""The models that are timed, with random weights: what they compute does not matter here."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def resnet50() -> nn.Module:
     return network
 
 
-NETWORKS = {"resnet20": (resnet20, 32), "resnet50": (resnet50, 224)}
+MODELS = {"resnet20": (resnet20, 32), "resnet50": (resnet50, 224)}
 
 
 def build(name: str, seed: int = 0) -> tuple[nn.Module, int]:
-    """Build a network in evaluation mode, with statistics from one random batch, and its image size."""
+    """Build a model in evaluation mode, with statistics from one random batch, and its image size."""
     torch.manual_seed(seed)
-    make, size = NETWORKS[name]
+    make, size = MODELS[name]
     network = make()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
