@@ -10,6 +10,8 @@ import io
 import math
 import threading
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +32,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _ORIENTATION = 0x0112  # the EXIF tag
+_MOST_RESIZED = 2**24  # pixels of an image that is resized before it is cropped
 
 
 class ImageError(InputError):
@@ -256,14 +259,14 @@ class Preprocessing(Options):
         return cls(size=(side, side), resize=math.floor(side / crop), interpolation=interpolation)
 
     @classmethod
-    def from_options(cls, image_size: int | tuple[int, int] | None, resize: int | None) -> Self | None:
+    def from_options(cls, image_size: int | Sequence[int] | None, resize: int | None) -> Self | None:
         """Return the preprocessing that options of a dataset ask for, or None for images used as they are."""
         if image_size is None:
             if resize is not None:
                 raise OptionError(f"resize is used together with image_size, but only resize={resize} is given.")
             return None
-        side = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-        return cls(size=side, resize=resize)  # type: ignore[arg-type]  # checked there
+        size: Any = tuple(image_size) if isinstance(image_size, list | tuple) else (image_size, image_size)
+        return cls(size=size, resize=resize)
 
     def __call__(self, image: Pixels) -> Pixels:
         """Return an RGB image, uint8 ``(height, width, 3)``, at the size of the result."""
@@ -280,12 +283,15 @@ class Preprocessing(Options):
         else:
             resized = (int(self.resize * height / width), self.resize)
         top, left = round((resized[0] - out_height) / 2), round((resized[1] - out_width) / 2)
-        # Only what is kept is computed, so that memory stays bounded however long and thin the image is.
-        by_height, by_width = height / resized[0], width / resized[1]
-        box = (left * by_width, top * by_height, (left + out_width) * by_width, (top + out_height) * by_height)
-        scaled = Image.fromarray(image).resize(
-            (out_width, out_height), INTERPOLATIONS[self.interpolation], box=_within(box, width, height)
-        )
+        whole, filter = Image.fromarray(image), INTERPOLATIONS[self.interpolation]
+        if resized[0] * resized[1] <= _MOST_RESIZED:
+            scaled = whole.resize(resized[::-1], filter).crop((left, top, left + out_width, top + out_height))
+        else:
+            # Of a long and thin image only what is kept is computed. The result differs from that of the whole by
+            # rounding, since Pillow takes a box in single precision.
+            by_height, by_width = height / resized[0], width / resized[1]
+            box = (left * by_width, top * by_height, (left + out_width) * by_width, (top + out_height) * by_height)
+            scaled = whole.resize((out_width, out_height), filter, box=_within(box, width, height))
         return np.asarray(scaled, dtype=np.uint8)
 
 
@@ -296,7 +302,11 @@ def _within(box: tuple[float, float, float, float], width: int, height: int) -> 
 
 
 def read_image(
-    source: Path | bytes, preprocessing: Preprocessing | None = None, limits: ImageLimits | None = None
+    source: Path | bytes,
+    preprocessing: Preprocessing | None = None,
+    limits: ImageLimits | None = None,
+    *,
+    name: str | None = None,
 ) -> Pixels:
     """Read an image file and prepare it: the one way from a file to the pixels that a model gets.
 
@@ -304,37 +314,56 @@ def read_image(
         source: A file, or the bytes of one.
         preprocessing: How it is brought to size; None leaves it as it is.
         limits: How large it may be.
+        name: What errors call it; by default the path of the file.
 
     Returns:
         The image, uint8 ``(height, width, 3)``.
 
     Raises:
-        ImageError: If it cannot be read; the message names the file.
+        ImageError: If it cannot be read.
     """
     limits = limits or ImageLimits()
-    if isinstance(source, bytes):
+    with _named(source, name):
+        if isinstance(source, Path):
+            size = source.stat().st_size
+            if size > limits.max_bytes:
+                raise _too_many_bytes(size, limits)
+            source = source.read_bytes()
         image = decode_image(source, limits)
-    else:
-        try:
-            if source.stat().st_size > limits.max_bytes:
-                raise _too_many_bytes(source.stat().st_size, limits)
-            image = decode_image(source.read_bytes(), limits)
-        except OSError as error:
-            raise ImageError("unreadable", f"{source}: cannot be read ({error.strerror or error}).") from error
-        except ImageError as error:
-            raise ImageError(error.code, f"{source}: {error}") from error
     return preprocessing(image) if preprocessing else image
 
 
-def image_size(source: Path | bytes) -> tuple[int, int]:
-    """Return height and width of an image, upright, without decoding it."""
+def image_size(source: Path | bytes, *, name: str | None = None) -> tuple[int, int]:
+    """Return height and width of an image file as ``read_image`` gives it, mostly without decoding it."""
+    with _named(source, name):
+        try:
+            file = io.BytesIO(source) if isinstance(source, bytes) else source
+            with _silence, Image.open(file, formats=FORMATS) as image:
+                sideways = image.width != image.height and _orientation(image) >= 5
+                return (image.width, image.height) if sideways else (image.height, image.width)
+        except Exception as error:  # a decoder may raise anything on bytes made to break it
+            raise ImageError("not_an_image", f"image: it is not a readable image ({error}).") from error
+
+
+def _orientation(image: Image.Image) -> int:
     try:
-        with _silence, Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            sideways = image.getexif().get(_ORIENTATION, 1) >= 5
-            return (image.width, image.height) if sideways else (image.height, image.width)
-    except Exception as error:  # a decoder may raise anything on bytes made to break it
-        where = "image" if isinstance(source, bytes) else str(source)
-        raise ImageError("not_an_image", f"{where}: is not a readable image ({error}).") from error
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # the EXIF data is broken, but the image is not
+        return 1
+
+
+@contextmanager
+def _named(source: Path | bytes, name: str | None) -> Iterator[None]:
+    """Put the name of an image before errors about it."""
+    name = name or (str(source) if isinstance(source, Path) else None)
+    try:
+        yield
+    except OSError as error:
+        raise ImageError("unreadable", f"{name}: cannot be read ({error.strerror or error}).") from error
+    except ImageError as error:
+        if name is None:
+            raise
+        raise ImageError(error.code, f"{name}: {str(error).removeprefix('image: ')}") from error
 
 
 def to_input(images: NDArray[np.uint8], device: torch.device | str = "cpu") -> torch.Tensor:

@@ -63,7 +63,7 @@ def test_it_can_be_sent_to_another_process():
 
 
 def test_what_cannot_be_corrupted(tmp_path):
-    from findtta.data.readers import read
+    from findtta.data.open import read
 
     write_cifar_c(tmp_path / "c")
     with pytest.raises(

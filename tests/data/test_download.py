@@ -19,9 +19,9 @@ import pytest
 
 from findtta.data import download, published
 from findtta.data.download import DownloadError, extract, fetch, get
+from findtta.data.metadata import read_marker
 from findtta.data.open import load
 from findtta.data.published import PUBLISHED, Archive, data_root
-from findtta.data.readers.marker import read_marker
 from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError
 from make_datasets import cifar_pickles, tar_bytes, write_cifar_c
 

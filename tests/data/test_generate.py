@@ -17,9 +17,8 @@ from findtta.data import generate as generate_module
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.crew import WorkerError
 from findtta.data.generate import generate
-from findtta.data.open import load
-from findtta.data.readers import read
-from findtta.data.readers.marker import read_marker
+from findtta.data.metadata import read_marker
+from findtta.data.open import load, read
 from findtta.errors import InputError, OptionError, UnknownNameError
 from make_datasets import InMemory, pictures, rows, write_cifar_c
 

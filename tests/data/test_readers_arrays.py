@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from findtta.data import arrays
 from findtta.data.dataset import MAIN_CORRUPTIONS
-from findtta.data.readers import npz, read
-from findtta.data.readers.marker import Marker, write_marker
+from findtta.data.metadata import Marker, write_marker
+from findtta.data.open import read
 from findtta.errors import InputError, OptionError, UnknownNameError
+from findtta.images import Preprocessing
 from make_datasets import pictures, rows, write_cifar_c
 
 
@@ -113,7 +115,7 @@ def test_a_missing_domain_is_answered_with_a_suggestion(tmp_path):
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("in_memory", [0, 2**30])
 def test_npz_with_an_array_per_domain(tmp_path, monkeypatch, save, in_memory):
-    monkeypatch.setattr(npz, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(arrays, "IN_MEMORY", in_memory)
     fog, shot, sketch = pictures(3, 1), pictures(3, 2), pictures(3, 3)
     save(tmp_path / "d.npz", sketch=sketch, fog=fog, shot_noise=shot, labels=[2, 0, 1], index=np.arange(3))
     dataset = read(tmp_path / "d.npz")
@@ -124,19 +126,12 @@ def test_npz_with_an_array_per_domain(tmp_path, monkeypatch, save, in_memory):
     assert (dataset.name, dataset.generated, len(dataset)) == ("d", False, 9)
 
 
-def test_npz_members_stored_plainly_are_mapped_not_read(tmp_path):
-    np.savez(tmp_path / "d.npz", fog=pictures(3), labels=[0, 1, 0])
-    member = npz._members(tmp_path / "d.npz")["fog"]
-    assert isinstance(member.load(), np.memmap)
-    np.testing.assert_array_equal(member.load(), pictures(3))
-
-
 def test_npz_members_unpacked_to_a_temporary_file_leave_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "IN_MEMORY", 0)
+    monkeypatch.setattr(arrays, "IN_MEMORY", 0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     np.savez_compressed(tmp_path / "d.npz", fog=pictures(3), labels=[0, 1, 0])
-    array = npz._members(tmp_path / "d.npz")["fog"].load()
+    array = arrays._members(tmp_path / "d.npz")["fog"].load()
     assert isinstance(array, np.memmap)
     np.testing.assert_array_equal(array, pictures(3))
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -176,6 +171,18 @@ def test_npz_with_jpeg_bytes_is_decoded_when_asked(tmp_path):
     np.testing.assert_array_equal(again.images("clean", rows(1)), [expected])
 
 
+def test_npz_with_jpeg_bytes_of_several_sizes(tmp_path):
+    path = tmp_path / "d.npz"
+    np.savez(path, **jpegs([*pictures(2), pictures(1, side=40)[0]]), labels=[0, 1, 1])
+    assert read(path, image_size=24).images("clean", rows(0, 2)).shape == (2, 24, 24, 3)
+    prepared = read(path, Preprocessing.square(33))
+    assert prepared.images("clean", rows(0, 2)).shape == (2, 33, 33, 3)
+    np.savez(path, images=pictures(3), labels=[0, 1, 1])
+    assert read(path, Preprocessing.square(33)).image_size == (32, 32)
+    with pytest.raises(InputError, match="holds arrays, which are used as they are"):
+        read(path, image_size=24)
+
+
 def first_images(path):
     dataset = read(path)
     return dataset.images(dataset.domains[0], np.arange(3))
@@ -207,9 +214,9 @@ def test_npz_says_what_is_wrong(tmp_path):
     assert "at least" in message(**{**jpeg, "jpeg": jpeg["jpeg"][:50]}, labels=[0, 1, 1])
     broken = jpeg["jpeg"].copy()
     broken[jpeg["offsets"][1] :] = 0
-    assert "image 1 must be a readable image" in message(**{**jpeg, "jpeg": broken}, labels=[0, 1, 1])
+    assert "image 1: these" in message(**{**jpeg, "jpeg": broken}, labels=[0, 1, 1])
     mixed = jpegs([*pictures(2), pictures(1, side=40)[0]])
-    assert "image 2 must be of the size of the first" in message(**mixed, labels=[0, 1, 1])
+    assert "image 2 must be 32x32 as the first image is, got 40x40" in message(**mixed, labels=[0, 1, 1])
     path.write_bytes(b"not a zip")
     assert "must be an .npz file" in message()
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from findtta.data.readers import read
-from findtta.data.readers.classes import class_list
-from findtta.data.readers.marker import Marker, write_marker
-from findtta.data.readers.pixels import Fit
+from findtta.data.metadata import Marker, class_list, write_marker
+from findtta.data.open import load, read
 from findtta.errors import InputError, OptionError
+from findtta.images import Preprocessing
 from make_datasets import pictures, rows, write_images
 
 IMAGENET = [f"fog/{s}/{wnid}/{n}" for s in (3, 5) for wnid in ("n01440764", "n01443537") for n in (1, 2)]
@@ -61,7 +60,7 @@ def test_class_lists(tmp_path):
             class_list(broken)
     with pytest.raises(OptionError, match="cannot be read"):
         class_list(tmp_path / "missing.txt")
-    with pytest.raises(OptionError, match="names none"):
+    with pytest.raises(OptionError, match="the list is empty"):
         class_list([])
 
 
@@ -70,7 +69,7 @@ def test_imagenet_c_images_of_another_size_are_named(tmp_path):
     Image.fromarray(pictures(1, side=40)[0]).save(tmp_path / "fog/5/n01443537/2.png")
     dataset = read(tmp_path)
     assert dataset.images("fog@5", rows(0, 1, 2)).shape == (3, 32, 32, 3)
-    with pytest.raises(InputError, match=r"n01443537.2\.png must be 32x32 like .* got 40x40"):
+    with pytest.raises(InputError, match=r"n01443537.2\.png must be 32x32 as the first image is, got 40x40"):
         dataset.images("fog@5", rows(3))
     with pytest.raises(OptionError, match="image_size is not an option"):
         read(tmp_path, image_size=32)
@@ -130,19 +129,48 @@ def test_images_of_several_sizes_need_a_size(tmp_path):
     assert read(tmp_path, image_size=(32, 48)).images("photo", rows(0, 1)).shape == (2, 32, 48, 3)
 
 
-def test_scaling_keeps_proportions_and_cuts_the_centre():
-    # Left third red, middle third green, right third blue: only green remains.
-    strip = np.zeros((30, 90, 3), np.uint8)
-    for third in range(3):
-        strip[:, 30 * third : 30 * (third + 1), third] = 255
-    fitted = np.asarray(Fit((30, 30)).apply(Image.fromarray(strip)))
-    assert (fitted == [0, 255, 0]).all()
-    halved = np.asarray(Fit((15, 15)).apply(Image.fromarray(strip)))
-    assert (halved[:, 2:-2] == [0, 255, 0]).all()
-    # The shorter side to 60, of which the middle 30 remain: from the middle sixth of the strip.
-    enlarged = np.asarray(Fit((30, 30), resize=60).apply(Image.fromarray(strip)))
-    assert (enlarged == [0, 255, 0]).all()
-    assert Fit.from_options(None, None) is None
+def test_images_of_several_sizes_get_the_preprocessing_of_a_model(tmp_path):
+    write_images(tmp_path, ["photo/cat/1", "sketch/cat/1"], side=40)
+    uniform = load(tmp_path, preprocessing=Preprocessing.square(36))
+    assert (uniform.image_size, uniform.preprocessing) == ((40, 40), None)  # all of one size: used as they are
+    assert uniform.identity == load(tmp_path).identity
+    Image.fromarray(pictures(1, side=60)[0][:, :50]).save(tmp_path / "sketch/cat/2.png")
+    prepared = load(tmp_path, preprocessing=Preprocessing.square(36, 0.9, "bicubic"))
+    assert prepared.image_size == (36, 36)
+    expected = Preprocessing.square(36, 0.9, "bicubic")(pictures(1, side=60)[0][:, :50])
+    np.testing.assert_array_equal(prepared.images("sketch", rows(1)), [expected])
+    assert load(tmp_path, preprocessing=Preprocessing.square(36), image_size=33).image_size == (33, 33)
+
+
+def test_the_preprocessing_is_part_of_the_identity(tmp_path):
+    # Images at the size of the result are left alone, whatever the preprocessing; those that identity reads are.
+    write_images(tmp_path, [f"photo/cat/{n}" for n in (1, 3, 5)])
+    write_images(tmp_path, [f"photo/cat/{n}" for n in (2, 4)], side=50)
+    sets = [load(tmp_path, preprocessing=Preprocessing.square(32, 1.0, how)) for how in ("bilinear", "bicubic")]
+    assert sets[0].images("photo", rows(0, 2, 4)).tolist() == sets[1].images("photo", rows(0, 2, 4)).tolist()
+    assert (
+        len({one.identity for one in (*sets, *(one.pick() for one in sets), load(tmp_path, image_size=32))}) == 3
+    )
+    clean = write_images(tmp_path / "clean", ["cat/1"])
+    write_images(tmp_path / "clean", ["cat/2"], side=50)
+    made = [
+        load(tmp_path / "clean", preprocessing=p) for p in (Preprocessing.square(32), Preprocessing.square(33))
+    ]
+    assert made[0].identity != made[1].identity
+    np.testing.assert_array_equal(made[0].images("clean", rows(0)), [clean["cat/1"]])
+
+
+def test_folders_follow_exif_notes_and_put_transparency_on_white(tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6
+    pixels = pictures(1)[0][:20]
+    (tmp_path / "photo/cat").mkdir(parents=True)
+    Image.fromarray(pixels).save(tmp_path / "photo/cat/1.png", exif=exif)
+    Image.new("RGBA", (20, 32), (1, 2, 3, 0)).save(tmp_path / "photo/cat/2.png")
+    dataset = read(tmp_path)
+    assert dataset.image_size == (32, 20)
+    np.testing.assert_array_equal(dataset.images("photo", rows(0)), [np.rot90(pixels, -1)])
+    assert (dataset.images("photo", rows(1)) == 255).all()
 
 
 @pytest.mark.parametrize(
@@ -158,10 +186,12 @@ def test_sizes_that_make_no_sense(tmp_path, options):
 def test_unreadable_images_are_named(tmp_path, content):
     write_images(tmp_path, ["photo/cat/1"])
     (tmp_path / "photo/cat/2.png").write_bytes(content)
-    with pytest.raises(InputError, match=r"cat.2\.png must be a readable image"):
+    with pytest.raises(InputError, match=r"cat.2\.png: "):
         read(tmp_path).images("photo", rows(1))
+    with pytest.raises(InputError, match=r"cat.2\.png: it is not a readable image"):
+        read(tmp_path, Preprocessing.square(32)).images("photo", rows(1))
     (tmp_path / "photo/cat/0.png").write_bytes(content)
-    with pytest.raises(InputError, match=r"cat.0\.png must be a readable image"):
+    with pytest.raises(InputError, match=r"cat.0\.png: it is not a readable image"):
         read(tmp_path)
 
 
@@ -169,7 +199,7 @@ def test_a_truncated_image_is_named(tmp_path):
     write_images(tmp_path, ["photo/cat/1", "photo/cat/2"], suffix=".jpg")
     path = tmp_path / "photo/cat/2.jpg"
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(InputError, match=r"cat.2\.jpg must be a readable image"):
+    with pytest.raises(InputError, match=r"cat.2\.jpg: the file is broken"):
         read(tmp_path).images("photo", rows(1))
 
 
@@ -178,7 +208,7 @@ def test_grey_and_palette_images_become_rgb(tmp_path):
     Image.new("L", (32, 32), 7).save(tmp_path / "photo/cat/2.png")
     palette = Image.new("P", (32, 32), 1)
     palette.putpalette([0, 0, 0, 9, 8, 7])
-    palette.save(tmp_path / "photo/cat/3.png", transparency=b"\x80\xff")
+    palette.save(tmp_path / "photo/cat/3.png", transparency=b"\x00\xff")
     images = read(tmp_path).images("photo", rows(1, 2))
     assert (images[0] == 7).all()
     assert (images[1] == [9, 8, 7]).all()

@@ -51,7 +51,7 @@ class CorruptedDataset(DomainDataset):
             ),
         )
         self.classes, self.image_size = clean.classes, clean.image_size
-        self.generated = True
+        self.generated, self.preprocessing = True, clean.preprocessing
 
     def labels(self, domain: str) -> Labels:
         self.check_domain(domain)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.errors import OptionError, UnknownNameError, close_matches
+from findtta.images import Preprocessing
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -53,6 +54,7 @@ class DomainDataset(ABC):
         classes: The names of the classes, in the order of the labels.
         image_size: Height and width.
         generated: Whether the drift was made by this package rather than published with the data.
+        preprocessing: How image files were brought to one size, if they were.
     """
 
     name: str
@@ -60,6 +62,7 @@ class DomainDataset(ABC):
     classes: tuple[str, ...]
     image_size: tuple[int, int]
     generated: bool = False
+    preprocessing: Preprocessing | None = None
 
     @abstractmethod
     def labels(self, domain: str) -> Labels:
@@ -108,9 +111,11 @@ class DomainDataset(ABC):
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the content: all labels, and a few images of every domain; not of where it lies."""
+        """A digest of all labels, of a few images of every domain and of the preprocessing; not of the place."""
         digest = hashlib.sha256()
         digest.update(repr((self.domains, self.classes, self.image_size)).encode())
+        if self.preprocessing is not None:
+            digest.update(repr(self.preprocessing).encode())
         for domain in self.domains:
             labels = self.labels(domain)
             digest.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
@@ -165,7 +170,7 @@ class _Part(DomainDataset):
     def __init__(self, whole: DomainDataset, domains: tuple[str, ...], limit: int | None) -> None:
         self.whole, self.limit, self.domains = whole, limit, domains
         self.name, self.classes, self.image_size = whole.name, whole.classes, whole.image_size
-        self.generated = whole.generated
+        self.generated, self.preprocessing = whole.generated, whole.preprocessing
         self._drawn: dict[int, Rows] = {}
 
     def labels(self, domain: str) -> Labels:

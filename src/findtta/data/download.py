@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
+from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import Archive, PublishedSet, data_root, published_set
-from findtta.data.readers.marker import Marker, read_marker, write_marker
 from findtta.errors import FindTTAError, InputError, MissingExtraError, OptionError, close_matches
 
 _CHUNK = 2**20

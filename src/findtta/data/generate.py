@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 import findtta
 from findtta._io import atomic_write
+from findtta.data.arrays import LABELS_FILE
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.crew import Block, Work, crew
 from findtta.data.dataset import (
@@ -33,8 +34,7 @@ from findtta.data.dataset import (
     domain_name,
 )
 from findtta.data.download import require_room
-from findtta.data.readers.cifar_c import LABELS_FILE
-from findtta.data.readers.marker import MARKER_FILE, Marker, read_marker, write_marker
+from findtta.data.metadata import MARKER_FILE, Marker, read_marker, write_marker
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
 
 Layout = Literal["arrays", "folders"]

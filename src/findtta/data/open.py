@@ -2,27 +2,85 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from findtta.data import arrays, cifar, folders
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root
-from findtta.data.readers import READERS, read
 from findtta.data.shapes import shapes
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
+from findtta.images import Preprocessing
 
 SHAPES = "shapes"
-_SHAPES_OPTIONS = ("count", "split")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A layout that datasets on disk may have.
+
+    Attributes:
+        layout: One line for the user about what it reads.
+        matches: Tells of a path whether this reader is the one for it.
+        read: Makes a dataset of a path and of options.
+    """
+
+    layout: str
+    matches: Callable[[Path], bool]
+    read: Callable[..., DomainDataset]
+
+    @property
+    def options(self) -> list[str]:
+        """The names of its options."""
+        return [name for name in inspect.signature(self.read).parameters if name not in ("path", "preprocessing")]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it decodes images, which a preprocessing can bring to one size."""
+        return "preprocessing" in inspect.signature(self.read).parameters
+
+
+#: The first that matches reads; the most particular layouts come first.
+READERS = (
+    Reader(
+        ".npz file with labels and one uint8 array (n, height, width, 3) per domain, or with images and labels, "
+        "or with jpeg, offsets and labels; perhaps with classes",
+        arrays.is_npz,
+        arrays.read_npz,
+    ),
+    Reader(
+        "CIFAR-10 or CIFAR-100 for Python: the tar archive, or the folder of its pickles (test_batch, test, ...)",
+        cifar.is_cifar,
+        cifar.read_cifar,
+    ),
+    Reader(
+        "folder with <corruption>.npy files of five severity blocks and labels.npy (CIFAR-10-C, CIFAR-100-C)",
+        arrays.is_cifar_c,
+        arrays.read_cifar_c,
+    ),
+    Reader(
+        "folder corruption/severity/class/image.JPEG (ImageNet-C)",
+        folders.is_imagenet_c,
+        folders.read_imagenet_c,
+    ),
+    Reader(
+        "folder domain/class/image, or for a clean set test/class/image, train/class/image or class/image",
+        folders.is_folder,
+        folders.read_folder,
+    ),
+)
 
 
 def load(
     source: str | Path,
     *,
     root: str | Path | None = None,
-    seed: int | None = None,
-    constants: str | None = None,
+    preprocessing: Preprocessing | None = None,
     **options: Any,
 ) -> DomainDataset:
     """Open a dataset of several domains.
@@ -35,10 +93,12 @@ def load(
             ``findtta data make`` made, such as ``"cifar10-c"`` or ``"cifar10-c-generated"``; or the path of a
             file or folder. A ``Path`` is never taken for a name.
         root: Where fetched datasets are; by default the folder ``findtta data`` uses.
-        seed: For clean sets: the seed of the corruptions (and of the shapes); 0 by default.
-        constants: For clean sets: strengths of the corruptions, ``"cifar"`` or ``"imagenet"``; by default by
-            image size.
-        **options: Options of the layout, such as ``classes``, ``image_size``, ``split``, or ``count`` for shapes.
+        preprocessing: How image files of several sizes are brought to one, such as
+            ``findtta.models.preprocessing_of(model)``; the option ``image_size`` goes before it. Files that have
+            one size are used as they are.
+        **options: Options of the layout, such as ``classes``, ``image_size`` or ``split``; ``count`` for shapes;
+            and for clean sets ``seed`` (of the corruptions, and of the shapes; 0 by default) and ``constants``
+            (strengths of the corruptions, ``"cifar"`` or ``"imagenet"``; by default by image size).
 
     Returns:
         The dataset.
@@ -47,44 +107,54 @@ def load(
         >>> load("shapes", count=100).pick(["fog", "snow"]).domains
         ('fog@5', 'snow@5')
     """
-    dataset = load_as_is(source, root=root, seed=seed, **options)
+    drift = {name: options.pop(name) for name in ("seed", "constants") if options.get(name) is not None}
+    of_shapes = {"seed": drift["seed"]} if source == SHAPES and "seed" in drift else {}
+    dataset = load_as_is(source, root=root, preprocessing=preprocessing, **options, **of_shapes)
     if dataset.domains == (CLEAN,):
-        return CorruptedDataset(dataset, seed=seed or 0, constants=constants)
-    for name, value in (("seed", seed), ("constants", constants)):
-        if value is not None:
-            raise OptionError(
-                f"{name} is for drift made on the fly, but {dataset.name} comes with its own domains."
-            )
+        return CorruptedDataset(dataset, **drift)
+    for name in drift:
+        raise OptionError(f"{name} is for drift made on the fly, but {dataset.name} comes with its own domains.")
     return dataset
 
 
 def load_as_is(
-    source: str | Path, *, root: str | Path | None = None, seed: int | None = None, **options: Any
+    source: str | Path,
+    *,
+    root: str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    **options: Any,
 ) -> DomainDataset:
-    """Open a dataset like :func:`load`, but leave clean sets clean.
+    """Open a dataset like :func:`load`, but leave a clean set clean, with the single domain ``"clean"``."""
+    if source == SHAPES:
+        _check_options("shapes", options, [*inspect.signature(shapes).parameters])
+        return shapes(**options)
+    return read(_find(source, data_root(root)), preprocessing, **options)
+
+
+def read(path: Path, preprocessing: Preprocessing | None = None, **options: Any) -> DomainDataset:
+    """Open the dataset at a path, in one of the layouts of ``READERS``.
 
     Args:
-        source: As for :func:`load`.
-        root: As for :func:`load`.
-        seed: The seed of the shapes; other sets have none.
-        **options: As for :func:`load`.
+        path: A file or folder.
+        preprocessing: How image files of several sizes are brought to one.
+        **options: Options of the layout, such as ``classes`` or ``image_size``.
 
     Returns:
-        The dataset; a clean set has the single domain ``"clean"``.
+        The dataset.
     """
-    if source == SHAPES:
-        _check_shapes_options(options)
-        return shapes(seed=seed or 0, **options)
-    path = _find(source, data_root(root))
-    return read(path, **options)
+    for reader in READERS:
+        if reader.matches(path):
+            _check_options(f"{str(path)!r}, which is a {reader.layout}", options, reader.options)
+            return reader.read(path, **options, **({"preprocessing": preprocessing} if reader.decodes else {}))
+    raise InputError(f"source {str(path)!r} is not a dataset of a known layout. Known are:{_layouts()}")
 
 
-def _check_shapes_options(options: dict[str, Any]) -> None:
+def _check_options(what: str, options: dict[str, Any], known: list[str]) -> None:
     for name in options:
-        if name not in _SHAPES_OPTIONS:
+        if name not in known:
             raise OptionError(
-                f"{name} is not an option of shapes.{close_matches(name, _SHAPES_OPTIONS)} "
-                f"Its options are seed, {', '.join(_SHAPES_OPTIONS)}."
+                f"{name} is not an option of {what}.{close_matches(name, known)} Its options are "
+                f"{', '.join(known)}."
             )
 
 
@@ -98,13 +168,13 @@ def _find(source: str | Path, root: Path) -> Path:
     if path.exists():
         return path
     if isinstance(source, str) and _looks_like_a_name(source):
-        names = [SHAPES, *PUBLISHED, *_generated(root)]
+        generated = sorted(folder.name for folder in root.glob(f"*{GENERATED_SUFFIX}") if folder.is_dir())
+        names = [SHAPES, *PUBLISHED, *generated]
         raise UnknownNameError(
             f"source must be a path or one of {', '.join(names)}, but {source!r} is neither."
             f"{close_matches(source, names)}"
         )
-    layouts = "".join(f"\n  - {reader.LAYOUT}" for reader in READERS)
-    raise InputError(f"source {str(source)!r} does not exist. It can be a name, or the path of a:{layouts}")
+    raise InputError(f"source {str(source)!r} does not exist. It can be a name, or the path of a:{_layouts()}")
 
 
 def _find_published(name: str, root: Path) -> Path:
@@ -115,14 +185,14 @@ def _find_published(name: str, root: Path) -> Path:
     instead = f" There is {generated!r}, made by this package." if (root / generated).is_dir() else ""
     raise InputError(
         f"source {name!r} is not in {root}. Fetch it with: findtta data get {name}{instead} "
-        "(a copy elsewhere is opened by its path)"
+        "(a dataset elsewhere is opened by its path)"
     )
-
-
-def _generated(root: Path) -> list[str]:
-    return sorted(folder.name for folder in root.glob(f"*{GENERATED_SUFFIX}") if folder.is_dir())
 
 
 def _looks_like_a_name(source: str) -> bool:
     separators = {os.sep, os.altsep or os.sep, "/"}
     return not any(separator in source for separator in separators) and not Path(source).suffix
+
+
+def _layouts() -> str:
+    return "".join(f"\n  - {reader.layout}" for reader in READERS)

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from findtta.data.readers.pixels import SUFFIXES
 from findtta.data.shapes import draw
 from findtta.errors import InputError, OptionError
+from findtta.images import SUFFIXES
 
 MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp", "npy": "application/x-npy"}
 _POOL = 256

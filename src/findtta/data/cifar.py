@@ -6,6 +6,10 @@ training images.
 
 from __future__ import annotations
 
+import io
+import pickle
+import pickletools
+import re
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from findtta.data.dataset import CLEAN, DomainDataset, Images, Labels, Rows
-from findtta.data.readers.classes import checked_labels
-from findtta.data.readers.marker import read_marker
-from findtta.data.readers.safe_pickle import load_pickle
-from findtta.errors import InputError, OptionError
-
-LAYOUT = (
-    "CIFAR-10 or CIFAR-100 for Python: the tar archive, or the folder of its pickles (test_batch or test, ...)"
-)
+from findtta.data.metadata import checked_labels, read_marker
+from findtta.errors import InputError
+from findtta.options import require_choice
 
 Split = Literal["test", "train"]
 SIDE = 32
 _LARGEST_PICKLE = 512 * 2**20  # CIFAR-100's training images are 155 MB
+_NUMERIC = re.compile(r"[|<>=]?[biuf][1248]")
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ _VARIANTS = (
 )
 
 
-def matches(path: Path) -> bool:
-    """Whether the path is a tar archive, or a folder with the pickles or with the folder of them."""
+def is_cifar(path: Path) -> bool:
+    """Tell whether a path is a tar archive, or a folder with the pickles or with the folder of them."""
     if path.is_dir():
         return _find_folder(path) is not None
     return path.name.lower().endswith((".tar", ".tar.gz", ".tgz"))
 
 
-def read(path: Path, *, split: Split = "test") -> DomainDataset:
-    """Open the set.
+def read_cifar(path: Path, *, split: Split = "test") -> DomainDataset:
+    """Open CIFAR-10 or CIFAR-100.
 
     Args:
         path: The archive or the folder.
@@ -78,8 +78,7 @@ def read(path: Path, *, split: Split = "test") -> DomainDataset:
     Returns:
         A dataset with the domain ``"clean"``.
     """
-    if split not in ("test", "train"):
-        raise OptionError(f"split must be 'test' or 'train', got {split!r}.")
+    require_choice("split", split, "test", "train")
     return _read_folder(path, split) if path.is_dir() else _read_archive(path, split)
 
 
@@ -111,8 +110,7 @@ def _find_folder(path: Path) -> tuple[_Variant, Path] | None:
 
 def _read_folder(path: Path, split: Split) -> Cifar:
     found = _find_folder(path)
-    if found is None:
-        raise InputError(f"{path} must hold the pickles of CIFAR-10 or CIFAR-100, but does not.")
+    assert found is not None, "is_cifar was asked first"
     variant, folder = found
 
     def content(name: str) -> bytes:
@@ -135,7 +133,7 @@ def _read_archive(path: Path, split: Split) -> Cifar:
         for name in (variant.meta, *variant.files[split])
     }
     contents: dict[str, bytes] = {}
-    variants = set()
+    variants: dict[str, _Variant] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
@@ -145,7 +143,7 @@ def _read_archive(path: Path, split: Split) -> Cifar:
                     file = archive.extractfile(member)
                     assert file is not None  # it is a regular file
                     contents[PurePosixPath(name).name] = file.read()
-                    variants.add(wanted[name].name)
+                    variants[wanted[name].name] = wanted[name]
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(f"{path} must be a complete tar archive, but it cannot be read: {error}.") from error
     if len(variants) != 1:
@@ -153,7 +151,7 @@ def _read_archive(path: Path, split: Split) -> Cifar:
             f"{path} must hold CIFAR-10 or CIFAR-100 for Python (with {' or '.join(sorted(wanted))}), "
             "but does not. Extract other archives first, and give the folder."
         )
-    variant = next(variant for variant in _VARIANTS if variant.name in variants)
+    (variant,) = variants.values()
 
     def content(name: str) -> bytes:
         if name not in contents:
@@ -163,16 +161,18 @@ def _read_archive(path: Path, split: Split) -> Cifar:
     return _assemble(variant, split, content, path, variant.name)
 
 
+def _check_size(size: int, where: Path) -> None:
+    if size > _LARGEST_PICKLE:
+        raise InputError(f"{where} is {size / 2**20:.0f} MB, more than any file of CIFAR; it was not read.")
+
+
 def _assemble(variant: _Variant, split: Split, content: Callable[[str], bytes], path: Path, name: str) -> Cifar:
-    meta = _Table(content(variant.meta), path / variant.meta)
-    classes = meta.names(variant.class_names)
+    classes = _Table(content(variant.meta), path / variant.meta).names(variant.class_names)
     pixels, labels = [], []
     for file in variant.files[split]:
         table = _Table(content(file), path / file)
-        data, block = (
-            table.pixels("data"),
-            checked_labels(table.numbers(variant.labels), classes, str(path / file)),
-        )
+        data = table.pixels("data")
+        block = checked_labels(table.numbers(variant.labels), classes, str(path / file))
         if len(block) != len(data):
             raise InputError(f"{path / file} must have one label per image, got {len(block)} for {len(data)}.")
         pixels.append(data)
@@ -210,7 +210,7 @@ class _Table:
 
     def names(self, name: str) -> tuple[str, ...]:
         names = self.fields.get(name)
-        if isinstance(names, list) and all(isinstance(entry, (str, bytes)) for entry in names):
+        if isinstance(names, list) and all(isinstance(entry, str | bytes) for entry in names):
             return tuple(_text(entry) for entry in names)
         raise self._unexpected(name, "a list of names")
 
@@ -222,6 +222,95 @@ def _text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 
-def _check_size(size: int, where: Path) -> None:
-    if size > _LARGEST_PICKLE:
-        raise InputError(f"{where} is {size / 2**20:.0f} MB, more than any file of CIFAR; it was not read.")
+def load_pickle(content: bytes, where: str) -> Any:
+    """Return what a pickle of plain values and numeric arrays holds; nothing in it is executed.
+
+    Args:
+        content: The pickle.
+        where: How errors call it.
+
+    Returns:
+        Its value; text that Python 2 wrote is bytes.
+    """
+    try:
+        for opcode, argument, position in pickletools.genops(content):
+            # A slot beyond what the file could have filled would be allocated before it is used.
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > (position or 0) + 1:
+                raise pickle.UnpicklingError(f"it uses slot {argument} at byte {position}")
+        return _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except (MemoryError, RecursionError) as error:
+        raise InputError(f"{where} asks for more memory than it can need; it was not read.") from error
+    except Exception as error:
+        raise InputError(
+            f"{where} must be a pickle of plain values and numeric arrays, as CIFAR is published, but: {error}. "
+            "Nothing in it was run. Get the file again from where it is published."
+        ) from error
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the few names that numeric arrays need, from Python 2 and 3 and numpy 1 and 2, and imports none."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        function = _NAMES.get((module.replace("numpy._core", "numpy.core"), name))
+        if function is None:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return _Named(function)
+
+    def persistent_load(self, _identity: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to something outside of itself")
+
+
+class _Named:
+    """What a pickle gets for a name: something to call that keeps no state a pickle could change."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it tries to change what its names mean")
+
+
+def _empty(*_arguments: Any) -> np.ndarray[Any, Any]:
+    """Return the array that ``ndarray.__setstate__`` fills, if its bytes have the length of its shape."""
+    return np.empty(0, np.uint8)
+
+
+def _refuse(*_arguments: Any) -> Any:
+    raise pickle.UnpicklingError("it makes an array of any size")
+
+
+def _dtype(code: Any, *_flags: Any) -> np.dtype[Any]:
+    code = _text(code)
+    if not _NUMERIC.fullmatch(code):
+        raise pickle.UnpicklingError("it holds an array that is not numeric")
+    return np.dtype(code, copy=True)  # what a pickle changes about it must not change numpy's own
+
+
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray[Any, Any]:
+    return np.frombuffer(content, dtype).reshape(shape, order=order)
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError("it encodes something other than bytes kept as latin1 text")
+    return text.encode("latin1")
+
+
+def _no_bytes() -> bytes:
+    return b""
+
+
+_NAMES: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _empty,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _refuse,
+    ("numpy", "dtype"): _dtype,
+    ("_codecs", "encode"): _encode,
+    ("builtins", "bytes"): _no_bytes,
+    ("__builtin__", "bytes"): _no_bytes,
+}

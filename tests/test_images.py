@@ -7,16 +7,28 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from findtta import images
 from findtta.errors import OptionError
-from findtta.images import ImageError, ImageLimits, Preprocessing, decode_image, read_array
+from findtta.images import (
+    ImageError,
+    ImageLimits,
+    Preprocessing,
+    decode_image,
+    image_size,
+    read_array,
+    read_image,
+    to_input,
+)
+from findtta.models.zoo import import_timm
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3) * 4
 ROTATED = Image.Exif()
-ROTATED[274] = 6  # a camera held upright: the picture is to be turned by 90 degrees, clockwise
+ROTATED[274] = 6  # a camera held upright: the image is to be turned by 90 degrees, clockwise
 
 
 def encoded(image: Image.Image | np.ndarray, format: str = "PNG", **options) -> bytes:
@@ -117,7 +129,7 @@ def test_what_is_too_large_is_refused_before_it_is_unpacked():
     assert code_of(claiming(10_000, 9_000)) == "too_many_pixels"
     assert code_of(claiming(20_000, 8_000)) == "too_many_pixels"  # where Pillow warns
     assert code_of(claiming(100_000, 100_000)) == "too_many_pixels"  # where Pillow raises
-    with pytest.raises(OptionError, match="max_pixels must be at least 1, got 0"):
+    with pytest.raises(OptionError, match="max_pixels must be a whole number of at least 1, got 0"):
         ImageLimits(max_pixels=0)
 
 
@@ -213,44 +225,140 @@ def test_arrays_that_are_no_images_are_refused_by_name(values, code):
     assert caught.value.code == code
 
 
-def averaged(pixels: np.ndarray, size: int, crop: float) -> np.ndarray:
-    """The middle square, whose sides are a whole multiple of ``size`` pixels, by a plain average."""
-    height, width = pixels.shape[:2]
-    side = round(min(height, width) * crop)
-    top, left = (height - side) // 2, (width - side) // 2
-    step = side // size
-    out = np.empty((size, size, 3))
-    for i in range(size):
-        for j in range(size):
-            box = pixels[top + i * step : top + (i + 1) * step, left + j * step : left + (j + 1) * step]
-            out[i, j] = box.mean((0, 1))
-    return out
+@pytest.fixture(scope="module")
+def torchvision_transforms():
+    """torchvision's transforms of PIL images: the oracle of all preprocessing."""
+    try:
+        import_timm()
+        from torchvision.transforms import v2
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"torchvision cannot be imported: {error}")
+    return v2
 
 
-@pytest.mark.parametrize(("shape", "crop"), [((24, 40), 1.0), ((40, 24), 1.0), ((32, 48), 0.75)])
-def test_preparation_takes_the_middle(shape, crop):
-    # A picture that is linear in both directions: every fair filter gives the value in the middle of its box.
-    rows, columns = np.indices(shape)
-    pixels = np.stack([2 * rows, 3 * columns, rows + columns], -1).astype(np.uint8)
-    prepared = Preprocessing(8, crop)(pixels)
-    difference = np.abs(prepared - averaged(pixels, 8, crop))[1:-1, 1:-1]
-    assert prepared.shape == (8, 8, 3)
-    assert difference.max() <= 1
+SIZES = [(50, 70), (71, 53), (33, 200), (20, 13), (16, 16), (31, 97), (300, 224), (7, 90)]  # height, width
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("side", "crop"), [(32, 0.875), (24, 1.0), (17, 0.7)])
+def test_preprocessing_is_that_of_torchvision(torchvision_transforms, interpolation, side, crop):
+    v2 = torchvision_transforms
+    preprocessing = Preprocessing.square(side, crop, interpolation)
+    reference = v2.Compose(
+        [
+            v2.Resize(preprocessing.resize, getattr(v2.InterpolationMode, interpolation.upper())),
+            v2.CenterCrop(side),
+        ]
+    )
+    random = np.random.default_rng(0)
+    for height, width in SIZES:
+        image = random.integers(0, 256, (height, width, 3), np.uint8)
+        expected = np.asarray(reference(Image.fromarray(image))).astype(int)
+        assert np.array_equal(preprocessing(image), expected), (height, width)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_preprocessing_of_what_is_too_long_to_be_resized_whole(monkeypatch, interpolation):
+    preprocessing = Preprocessing.square(17, 0.7, interpolation)
+    for height, width in SIZES:
+        rows, columns = np.indices((height, width))
+        image = np.stack([rows * 255 // height, columns * 255 // width, np.full_like(rows, 7)], -1).astype(
+            np.uint8
+        )
+        expected = preprocessing(image).astype(int)
+        with monkeypatch.context() as patched:
+            patched.setattr(images, "_MOST_RESIZED", 0)
+            assert np.abs(preprocessing(image) - expected).max() <= 1, (height, width)
+
+
+def test_a_size_alone_covers_the_result_and_crops_the_centre():
+    # Left third red, middle third green, right third blue: only green remains.
+    strip = np.zeros((30, 90, 3), np.uint8)
+    for third in range(3):
+        strip[:, 30 * third : 30 * (third + 1), third] = 255
+    assert (Preprocessing(size=(30, 30))(strip) == [0, 255, 0]).all()
+    assert (Preprocessing(size=(15, 15))(strip)[:, 2:-2] == [0, 255, 0]).all()
+    # The shorter side becomes 60, of which the middle 30 remain: from the middle sixth of the strip.
+    assert (Preprocessing(size=(30, 30), resize=60)(strip) == [0, 255, 0]).all()
+    assert Preprocessing(size=(10, 40))(strip).shape == (10, 40, 3)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.floats(0.05, 1), st.integers(0, 255))
-def test_preparation_keeps_plain_pictures_plain(height, width, size, crop, value):
-    prepared = Preprocessing(size, crop)(np.full((height, width, 3), value, np.uint8))
+def test_preprocessing_keeps_images_of_one_colour(height, width, size, crop, value):
+    prepared = Preprocessing.square(size, crop)(np.full((height, width, 3), value, np.uint8))
     assert prepared.shape == (size, size, 3)
     assert (prepared == value).all()
 
 
-def test_preparation_leaves_pictures_of_the_right_size_alone():
+@pytest.mark.parametrize("shape", [(1, 4_000_000), (4_000_000, 1)])
+def test_long_and_thin_images_are_never_resized_as_a_whole(monkeypatch, shape):
+    image = np.zeros((*shape, 3), np.uint8)
+    middle = tuple(slice(max(0, side // 2 - 100), side // 2 + 100) for side in shape)
+    image[middle] = (10, 20, 30)
+    sizes = []
+    resize = Image.Image.resize
+
+    def recorded(self, size, *arguments, **options):
+        sizes.append(size)
+        return resize(self, size, *arguments, **options)
+
+    monkeypatch.setattr(Image.Image, "resize", recorded)
+    assert (Preprocessing.square(32, 0.875)(image) == [10, 20, 30]).all()
+    assert sizes == [(32, 32)]
+
+
+def test_images_of_the_right_size_are_left_alone():
     pixels = np.random.default_rng(0).integers(0, 255, (9, 9, 3), np.uint8)
-    assert Preprocessing(9, 0.5)(pixels) is pixels
+    assert Preprocessing.square(9, 0.5)(pixels) is pixels
 
 
-@pytest.mark.parametrize(("size", "crop"), [(0, 1.0), (8, 0.0), (8, 1.1), (8, float("nan"))])
-def test_preparation_refuses_what_makes_no_sense(size, crop):
+@pytest.mark.parametrize(("size", "crop"), [(0, 1.0), (8, 0.0), (8, 1.1), (8, float("nan")), (True, 1.0)])
+def test_squares_that_make_no_sense(size, crop):
     with pytest.raises(OptionError, match="must be"):
-        Preprocessing(size, crop)
+        Preprocessing.square(size, crop)
+
+
+def test_options_of_a_dataset():
+    assert Preprocessing.from_options(None, None) is None
+    assert Preprocessing.from_options(32, 40) == Preprocessing(size=(32, 32), resize=40)
+    assert Preprocessing.from_options([32, 48], None) == Preprocessing(size=(32, 48))
+    for image_size, resize in ((0, None), ((1, 2, 3), None), (9, 8), (None, 8), (2.5, None), ("32", None)):
+        with pytest.raises(OptionError, match=r"image_size|resize"):
+            Preprocessing.from_options(image_size, resize)
+    with pytest.raises(OptionError, match="interpolation must be 'bilinear' or 'bicubic', got 'nearest'"):
+        Preprocessing(size=(8, 8), interpolation="nearest")
+
+
+def test_files_are_read_and_prepared_and_named_in_errors(tmp_path):
+    path = tmp_path / "image.png"
+    path.write_bytes(encoded(PIXELS, exif=ROTATED))
+    assert image_size(path) == (5, 4)
+    assert np.array_equal(read_image(path), np.rot90(PIXELS, -1))
+    assert read_image(path, Preprocessing(size=(3, 3))).shape == (3, 3, 3)
+    assert np.array_equal(read_image(path.read_bytes()), read_image(path))
+    for limits in (ImageLimits(max_bytes=10), ImageLimits(max_pixels=19)):
+        with pytest.raises(ImageError, match=r"image\.png: .* at most") as caught:
+            read_image(path, limits=limits)
+        assert caught.value.code.startswith("too_many_")
+    with pytest.raises(ImageError, match=r"missing\.png: cannot be read") as caught:
+        read_image(tmp_path / "missing.png")
+    assert caught.value.code == "unreadable"
+    with pytest.raises(ImageError, match="^row 3: these 2 bytes"):
+        read_image(b"no", name="row 3")
+    with pytest.raises(ImageError, match="^row 3: it is not a readable image"):
+        image_size(b"no", name="row 3")
+
+
+def test_sizes_are_upright_and_survive_broken_exif_data():
+    assert image_size(encoded(PIXELS)) == (4, 5)
+    assert image_size(encoded(PIXELS, "JPEG", exif=ROTATED)) == (5, 4)
+    assert image_size(encoded(PIXELS, "WEBP", lossless=True, exif=b"\0\0\0")) == (4, 5)
+
+
+def test_inputs_are_fractions_in_channels_last_order():
+    pixels = np.stack([PIXELS, PIXELS[::-1]])
+    pixels.flags.writeable = False
+    batch = to_input(pixels)
+    assert batch.shape == (2, 3, 4, 5)
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batch.mul(255).round().permute(0, 2, 3, 1), torch.tensor(pixels).float())

@@ -1,0 +1,369 @@
+"""Datasets whose images are arrays: folders of .npy files in the layout of CIFAR-10-C, and .npz files."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from findtta.data.dataset import (
+    CLEAN,
+    EXTRA_CORRUPTIONS,
+    MAIN_CORRUPTIONS,
+    SEVERITIES,
+    DomainDataset,
+    Images,
+    Labels,
+    Rows,
+    domain_name,
+    split_domain,
+)
+from findtta.data.folders import EncodedDataset
+from findtta.data.metadata import Classes, Marker, checked_labels, class_list, numbered, read_marker
+from findtta.errors import InputError
+from findtta.images import Preprocessing
+
+LABELS_FILE = "labels.npy"
+#: Members of an .npz file with more bytes than this are unpacked into a temporary file and memory-mapped.
+IN_MEMORY = 256 * 2**20
+_ORDER = {name: position for position, name in enumerate((*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS))}
+_UNREADABLE = (OSError, ValueError, EOFError, SyntaxError)
+
+
+class ArraySource(Protocol):
+    """Something that gives an array of images when it is needed."""
+
+    def load(self) -> Images:
+        """Return the images, of shape (n, height, width, 3), without reading all of them if possible."""
+
+
+class ArrayDataset(DomainDataset):
+    """Domains that are arrays of images with the same labels."""
+
+    def __init__(
+        self,
+        name: str,
+        sources: Mapping[str, ArraySource],
+        labels: Labels,
+        classes: Sequence[str],
+        image_size: tuple[int, int],
+        generated: bool = False,
+    ) -> None:
+        self.name, self.domains, self.classes = name, tuple(sources), tuple(classes)
+        self.image_size, self.generated = image_size, generated
+        self._sources, self._labels = dict(sources), labels
+        self._opened: dict[str, Images] = {}
+
+    def labels(self, domain: str) -> Labels:
+        self.check_domain(domain)
+        return self._labels
+
+    def images(self, domain: str, rows: Rows) -> Images:
+        self.check_domain(domain)
+        if domain not in self._opened:
+            self._opened[domain] = self._sources[domain].load()
+        return np.ascontiguousarray(np.asarray(self._opened[domain])[rows])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process opens the files itself: pickling a memory map would read all of it.
+        return {**self.__dict__, "_opened": {}}
+
+
+@dataclass(frozen=True)
+class NpyRows:
+    """Some consecutive rows of a .npy file, memory-mapped."""
+
+    path: Path
+    start: int
+    stop: int
+
+    def load(self) -> Images:
+        """Map the rows into memory."""
+        return map_npy(self.path)[self.start : self.stop]
+
+
+def map_npy(path: Path) -> Images:
+    """Map a .npy file of images into memory."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except _UNREADABLE as error:
+        raise InputError(f"{path} must be a complete .npy file, but it cannot be read: {error}.") from error
+    if not (isinstance(array, np.ndarray) and _are_images(array)):
+        what = f"shape {array.shape} and type {array.dtype}" if isinstance(array, np.ndarray) else "something else"
+        raise InputError(f"{path} must hold uint8 images of shape (n, height, width, 3), got {what}.")
+    return array
+
+
+def _are_images(array: Any) -> bool:
+    return array.dtype == np.uint8 and len(array.shape) == 4 and array.shape[3] == 3
+
+
+def benchmark_order(name: str) -> tuple[int, int, str]:
+    """Sort key of domains: corruptions in the order of the benchmark, then everything else by name."""
+    kind, severity = split_domain(name)
+    return _ORDER.get(kind, len(_ORDER)), severity or 0, name
+
+
+def is_cifar_c(path: Path) -> bool:
+    """Tell whether a folder holds .npy files."""
+    return path.is_dir() and any(path.glob("*.npy"))
+
+
+def read_cifar_c(path: Path, *, classes: Classes | None = None) -> DomainDataset:
+    """Open a folder in the layout of CIFAR-10-C and CIFAR-100-C: one .npy file per corruption.
+
+    A file holds five blocks of rows, severity 1 first, all in the order of ``labels.npy``.
+
+    Args:
+        path: The folder.
+        classes: Names of the classes; by default those the marker file has, else numbers.
+
+    Returns:
+        A dataset with one domain per corruption and severity, memory-mapped.
+    """
+    marker = read_marker(path)
+    files = [file for file in path.glob("*.npy") if file.name != LABELS_FILE]
+    files.sort(key=lambda file: benchmark_order(file.stem))
+    if not files:
+        raise InputError(f"{path} must hold <corruption>.npy files beside {LABELS_FILE}, got none.")
+    first = map_npy(files[0]).shape
+    for file in files:
+        shape = map_npy(file).shape
+        if shape != first or shape[0] % len(SEVERITIES):
+            raise InputError(
+                f"{file} must hold as many images as {files[0].name} in {len(SEVERITIES)} equal blocks, "
+                f"but their shapes are {shape} and {first}."
+            )
+    count = first[0] // len(SEVERITIES)
+    labels = _cifar_c_labels(path / LABELS_FILE, count)
+    names = class_list(classes) or (marker and marker.classes) or numbered(labels)
+    sources = {
+        domain_name(file.stem, severity): NpyRows(file, (severity - 1) * count, severity * count)
+        for file in files
+        for severity in _severities(marker, file.stem)
+    }
+    return ArrayDataset(
+        marker.title if marker else path.resolve().name,
+        sources,
+        checked_labels(labels, names, str(path / LABELS_FILE)),
+        names,
+        (first[1], first[2]),
+        generated=bool(marker and marker.generated),
+    )
+
+
+def _severities(marker: Marker | None, corruption: str) -> tuple[int, ...]:
+    if marker is None or not marker.generated:
+        return SEVERITIES
+    # A generated set may have been made at some severities only; the other blocks of its files are empty.
+    return tuple(marker.details.get("severities", {}).get(corruption, ()))
+
+
+def _cifar_c_labels(path: Path, count: int) -> Labels:
+    """Return the labels of one block; the file has them for one block or for all five."""
+    try:
+        labels = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} must hold {LABELS_FILE} beside the corruptions, got none.") from None
+    except _UNREADABLE as error:
+        raise InputError(f"{path} must be a .npy file of labels, but it cannot be read: {error}.") from error
+    blocks = len(SEVERITIES)
+    if labels.shape not in ((count,), (blocks * count,)):
+        raise InputError(
+            f"{path} must hold {blocks * count} labels, or {count} for one block, got shape {labels.shape}."
+        )
+    if len(labels) > count and (labels.reshape(blocks, count) != labels[:count]).any():
+        raise InputError(f"{path} must repeat the same labels for every severity, but its five blocks differ.")
+    return checked_labels(labels[:count], None, str(path))
+
+
+def is_npz(path: Path) -> bool:
+    """Tell whether a path is a file whose name ends in .npz."""
+    return path.is_file() and path.suffix.lower() == ".npz"
+
+
+def read_npz(
+    path: Path,
+    *,
+    classes: Classes | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    resize: int | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> DomainDataset:
+    """Open an .npz file: an array per domain, a clean set, or a clean set of encoded images.
+
+    Args:
+        path: The file.
+        classes: Names of the classes; by default those of the array ``classes``, else numbers.
+        image_size: For encoded images: side, or (height, width), that all are resized and cropped to.
+        resize: For encoded images: length that the shorter side is resized to before the crop.
+        preprocessing: Used if encoded images have several sizes and ``image_size`` is not given.
+
+    Returns:
+        A dataset with the domain ``"clean"`` if the file has ``images`` or ``jpeg``, else with one domain for
+        every array of images.
+    """
+    members = _members(path)
+    if "labels" not in members:
+        raise InputError(f"{path} must hold an array 'labels', but holds {', '.join(sorted(members)) or 'none'}.")
+    labels = checked_labels(members["labels"].load(), None, f"{path}: labels")
+    names = class_list(classes) or _class_names(members) or numbered(labels)
+    labels = checked_labels(labels, names, f"{path}: labels")
+    asked = Preprocessing.from_options(image_size, resize)
+    if "jpeg" in members:
+        return EncodedArray(path, members, labels, names, asked, preprocessing)
+    if asked is not None:
+        raise InputError(f"image_size: {path} holds arrays, which are used as they are; only files are resized.")
+    images = {name: member for name, member in members.items() if _are_images(member)}
+    if "images" in members:
+        images = {CLEAN: members["images"]}
+    if not images:
+        raise InputError(
+            f"{path} must hold uint8 images of shape (n, height, width, 3), got only "
+            + ", ".join(f"{name} {member.shape} {member.dtype}" for name, member in sorted(members.items()))
+            + "."
+        )
+    size = next(iter(images.values())).shape[1:3]
+    for member in images.values():
+        if not _are_images(member) or member.shape[:3] != (len(labels), *size):
+            raise InputError(
+                f"{path}: {member.entry} must hold {len(labels)} uint8 images (one per label) of the size of "
+                f"the others, {size}, got shape {member.shape} and type {member.dtype}."
+            )
+    ordered = {name: images[name] for name in sorted(images, key=benchmark_order)}
+    return ArrayDataset(path.stem, ordered, labels, names, (size[0], size[1]))
+
+
+class EncodedArray(EncodedDataset):
+    """A clean set whose encoded images stand one after another in an array of bytes."""
+
+    def __init__(
+        self,
+        path: Path,
+        members: Mapping[str, Member],
+        labels: Labels,
+        classes: tuple[str, ...],
+        asked: Preprocessing | None,
+        usual: Preprocessing | None,
+    ) -> None:
+        self.name, self.domains, self.classes = path.stem, (CLEAN,), classes
+        self._encoded, self._labels = members["jpeg"], labels
+        self._offsets = _offsets(path, members, len(labels))
+        self._opened: np.ndarray[Any, Any] | None = None
+        needed = self._offsets[-1]
+        if self._encoded.dtype != np.uint8 or len(self._encoded.shape) != 1 or needed > self._encoded.shape[0]:
+            raise InputError(
+                f"{path}: jpeg must be one uint8 array of at least {needed} bytes, "
+                f"got shape {self._encoded.shape} and type {self._encoded.dtype}."
+            )
+        self._choose_size(asked, usual)
+
+    def labels(self, domain: str) -> Labels:
+        self.check_domain(domain)
+        return self._labels
+
+    def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
+        if self._opened is None:
+            self._opened = self._encoded.load()
+        content = self._opened[self._offsets[row] : self._offsets[row + 1]].tobytes()
+        return content, f"{self._encoded.path}: image {row}"
+
+    def _sources(self) -> Iterator[tuple[Path | bytes, str]]:
+        return (self._source(CLEAN, row) for row in range(len(self._labels)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+
+@dataclass(frozen=True)
+class Member:
+    """An array in an .npz file, as its header describes it.
+
+    Attributes:
+        path: The file.
+        entry: The name in the archive.
+        shape: The shape of the array.
+        dtype: The type of its elements.
+        fortran: Whether it is stored column by column.
+        header: The length of the array's own header.
+    """
+
+    path: Path
+    entry: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    header: int
+
+    def load(self) -> np.ndarray[Any, Any]:
+        """Unpack the array: into memory, or a large one into a temporary file that is mapped into memory."""
+        order: Any = "F" if self.fortran else "C"
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as stored:
+                if math.prod(self.shape) * self.dtype.itemsize <= IN_MEMORY:
+                    flat = np.frombuffer(stored.read(), self.dtype, offset=self.header)
+                    return flat.reshape(self.shape, order=order)
+                # The file has no name, or loses it with the map: the system removes it.
+                with tempfile.TemporaryFile(prefix="findtta-") as unpacked:
+                    shutil.copyfileobj(stored, unpacked, 2**20)
+                    unpacked.flush()
+                    return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
+        except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+            raise InputError(f"{self.path}: {self.entry} cannot be unpacked: {error}.") from error
+
+
+def _members(path: Path) -> dict[str, Member]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+            return {info.filename[:-4]: _member(path, archive, info) for info in entries}
+    except InputError:
+        raise
+    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise InputError(f"{path} must be an .npz file, but it cannot be read: {error}.") from error
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    with archive.open(info) as stored:
+        version = np.lib.format.read_magic(stored)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(stored)
+        header = stored.tell()
+    if dtype.hasobject:
+        raise InputError(f"{path}: {info.filename} holds Python objects, which are not read from files.")
+    if header + math.prod(shape) * dtype.itemsize != info.file_size:
+        raise InputError(f"{path}: {info.filename} is not as long as its header says; the file is damaged.")
+    return Member(path, info.filename, shape, dtype, fortran, header)
+
+
+def _class_names(members: Mapping[str, Member]) -> tuple[str, ...] | None:
+    if "classes" not in members:
+        return None
+    names = members["classes"].load()
+    if names.ndim != 1 or names.dtype.kind not in "US":
+        raise InputError(f"{members['classes'].path}: classes must be an array of names, got {names.dtype}.")
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
+
+
+def _offsets(path: Path, members: Mapping[str, Member], count: int) -> Rows:
+    """Return where each encoded image begins, and where the last one ends."""
+    if "offsets" not in members:
+        raise InputError(f"{path} must hold 'offsets' beside 'jpeg', which say where each image begins.")
+    offsets = members["offsets"].load()
+    if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu" or count == 0:
+        raise InputError(
+            f"{path}: offsets must be {count + 1} whole numbers, one more than there are labels, "
+            f"got shape {offsets.shape} and type {offsets.dtype}."
+        )
+    offsets = offsets.astype(np.int64)
+    if offsets[0] < 0 or (np.diff(offsets) < 0).any():
+        raise InputError(f"{path}: offsets must not be negative and must not decrease, but do.")
+    return offsets

@@ -1,0 +1,266 @@
+"""Datasets whose images are files: domain/class/image, class/image, and the layout of ImageNet-C."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta.data.dataset import (
+    CLEAN,
+    EXTRA_CORRUPTIONS,
+    MAIN_CORRUPTIONS,
+    SEVERITIES,
+    DomainDataset,
+    Images,
+    Labels,
+    Rows,
+    domain_name,
+)
+from findtta.data.metadata import Classes, class_list, read_marker
+from findtta.errors import InputError
+from findtta.images import SUFFIXES, ImageLimits, Preprocessing, image_size, read_image
+from findtta.options import require_choice
+
+#: Names of files as bytes: ImageNet-C has millions, and as objects they would fill the memory.
+Names = NDArray[np.bytes_]
+
+#: Files of the user's own may be large; more pixels than this Pillow refuses to decode.
+LIMITS = ImageLimits(max_bytes=2**31, max_pixels=178_956_970)
+#: Folders of these names are parts of one clean set, not domains.
+SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
+#: The archives of ImageNet-C; their folders may stand between the root and the corruptions.
+GROUPS = ("noise", "blur", "weather", "digital", "extra")
+
+
+class EncodedDataset(DomainDataset):
+    """Images that are stored as files or as their bytes, decoded when asked for and brought to one size."""
+
+    #: What to do about images of several sizes, for the error.
+    size_advice = "Give the option image_size to resize and crop all images to one size."
+
+    @abstractmethod
+    def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
+        """Return the encoded image of a row, and what errors call it."""
+
+    @abstractmethod
+    def _sources(self) -> Iterator[tuple[Path | bytes, str]]:
+        """Go through all encoded images and what errors call them."""
+
+    def _choose_size(self, asked: Preprocessing | None, usual: Preprocessing | None) -> None:
+        """Decide on the preprocessing: what was asked for, or the usual one if images have several sizes."""
+        self.preprocessing = asked
+        if asked is None:
+            sizes = (image_size(source, name=name) for source, name in self._sources())
+            self.image_size = next(sizes)
+            if usual is not None and any(size != self.image_size for size in sizes):
+                self.preprocessing = usual
+        if self.preprocessing is not None:
+            self.image_size = self.preprocessing.size
+
+    def images(self, domain: str, rows: Rows) -> Images:
+        self.check_domain(domain)
+        images = np.empty((len(rows), *self.image_size, 3), np.uint8)
+        for position, row in enumerate(rows):
+            source, name = self._source(domain, int(row))
+            image = read_image(source, self.preprocessing, LIMITS, name=name)
+            if image.shape[:2] != self.image_size:
+                raise InputError(
+                    f"{name} must be {_size(self.image_size)} as the first image is, got {_size(image.shape)}. "
+                    f"{self.size_advice}"
+                )
+            images[position] = image
+        return images
+
+
+class ImageFiles(EncodedDataset):
+    """Domains that are folders with one folder of images per class.
+
+    Files are listed when a domain is first asked for, and read when their images are.
+
+    Args:
+        name: The name of the dataset.
+        folders: The folder of each domain.
+        classes: The names of the class folders in the order of the labels.
+        preprocessing: How all images are brought to one size, if that was asked for.
+        usual: How they are brought to one size if they have several and nothing was asked for.
+        generated: Whether the drift was made by this package.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folders: Mapping[str, Path],
+        classes: tuple[str, ...],
+        *,
+        preprocessing: Preprocessing | None = None,
+        usual: Preprocessing | None = None,
+        generated: bool = False,
+    ) -> None:
+        self.name, self.domains, self.classes = name, tuple(folders), classes
+        self.generated = generated
+        self._folders = dict(folders)
+        self._listed: dict[str, tuple[Names, Labels]] = {}
+        if next(self._sources(), None) is None:
+            raise InputError(f"{self.name} must hold images ({', '.join(sorted(SUFFIXES))}), got none.")
+        self._choose_size(preprocessing, usual)
+
+    def labels(self, domain: str) -> Labels:
+        return self._list(domain)[1]
+
+    def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
+        names, labels = self._list(domain)
+        file = self._folders[domain] / self.classes[labels[row]] / os.fsdecode(names[row])
+        return file, str(file)
+
+    def _sources(self) -> Iterator[tuple[Path | bytes, str]]:
+        for domain in self.domains:
+            for folder in folders_in(self._folders[domain]):
+                yield from ((file, str(file)) for file in images_in(folder))
+
+    def _list(self, domain: str) -> tuple[Names, Labels]:
+        self.check_domain(domain)
+        if domain not in self._listed:
+            label_of = {name: label for label, name in enumerate(self.classes)}
+            names: list[bytes] = []
+            labels: list[int] = []
+            for folder in folders_in(self._folders[domain]):
+                if folder.name not in label_of:
+                    raise InputError(
+                        f"{folder} must be the folder of a class, but {folder.name!r} is not among the "
+                        f"{len(self.classes)} classes. Give all of them with the option classes."
+                    )
+                found = images_in(folder)
+                names += [os.fsencode(file.name) for file in found]
+                labels += [label_of[folder.name]] * len(found)
+            self._listed[domain] = np.array(names, np.bytes_), np.array(labels, np.int64)
+        return self._listed[domain]
+
+
+class _PublishedFiles(ImageFiles):
+    size_advice = "Images of the layout of ImageNet-C are not resized."
+
+
+def is_imagenet_c(path: Path) -> bool:
+    """Tell whether a folder holds corruptions with severities in them."""
+    return path.is_dir() and bool(_severity_folders(path))
+
+
+def read_imagenet_c(path: Path, *, classes: Classes | None = None) -> DomainDataset:
+    """Open a folder in the layout of ImageNet-C: corruption/severity/class/image, used as they are.
+
+    Args:
+        path: The folder.
+        classes: Names of all class folders in the order of the labels, or a file that lists them; by default
+            those that are there, by name. That is the order of ImageNet's labels if all 1000 are there; for a
+            part of them, the full list makes labels keep their meaning.
+
+    Returns:
+        A dataset with one domain per corruption and severity.
+    """
+    marker = read_marker(path)
+    folders = _severity_folders(path)
+    return _PublishedFiles(
+        marker.title if marker else path.resolve().name,
+        folders,
+        class_list(classes) or (marker and marker.classes) or _class_folders(folders),
+        generated=bool(marker and marker.generated),
+    )
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether a folder holds folders that hold images, or folders of such folders."""
+    return path.is_dir() and (_holds_images(path) or any(_holds_images(folder) for folder in folders_in(path)))
+
+
+def read_folder(
+    path: Path,
+    *,
+    split: str = "test",
+    classes: Classes | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    resize: int | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> DomainDataset:
+    """Open a folder of images: domain/class/image, split/class/image or class/image.
+
+    Args:
+        path: The folder.
+        split: ``"test"`` or ``"train"``, of a folder that has such folders.
+        classes: Names of all class folders in the order of the labels, or a file that lists them; by default
+            those of all domains, by name.
+        image_size: Side, or (height, width), that all images are resized and cropped to; by default images are
+            used as they are.
+        resize: Length that the shorter side is resized to before the crop; by default what just covers it.
+        preprocessing: Used if images have several sizes and ``image_size`` is not given.
+
+    Returns:
+        A dataset with one domain per folder, or with the domain ``"clean"``.
+    """
+    folders = _domain_folders(path, split)
+    names = class_list(classes) or _class_folders(folders)
+    asked = Preprocessing.from_options(image_size, resize)
+    return ImageFiles(path.resolve().name, folders, names, preprocessing=asked, usual=preprocessing)
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder by name, without hidden ones."""
+    return sorted(entry for entry in _entries(folder) if not entry.name.startswith(".") and entry.is_dir())
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the image files in a folder by name, without hidden ones."""
+    return sorted(
+        entry for entry in _entries(folder) if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
+    )
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        yield from folder.iterdir()
+    except OSError as error:
+        raise InputError(f"{folder} must be a readable folder, but it is not: {error}.") from error
+
+
+def _severity_folders(path: Path) -> dict[str, Path]:
+    domains: dict[str, Path] = {}
+    for corruption in (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS):
+        for parent in (path, *(path / group for group in GROUPS)):
+            for severity in SEVERITIES:
+                folder = parent / corruption / str(severity)
+                if folder.is_dir():
+                    domains.setdefault(domain_name(corruption, severity), folder)
+    return domains
+
+
+def _domain_folders(path: Path, split: str) -> dict[str, Path]:
+    require_choice("split", split, *SPLITS)
+    if _holds_images(path):
+        return {CLEAN: path}
+    domains = {folder.name: folder for folder in folders_in(path) if _holds_images(folder)}
+    splits = {name for names in SPLITS.values() for name in names}
+    if not splits.issuperset(domains):
+        return domains
+    for name in SPLITS[split]:
+        if name in domains:
+            return {CLEAN: domains[name]}
+    raise InputError(
+        f"{path} must hold a folder of the {split} images, but holds only {', '.join(sorted(domains))}."
+    )
+
+
+def _holds_images(folder: Path) -> bool:
+    """Tell whether a folder holds folders that hold images."""
+    return any(images_in(child) for child in folders_in(folder))
+
+
+def _class_folders(domains: Mapping[str, Path]) -> tuple[str, ...]:
+    return tuple(sorted({folder.name for domain in domains.values() for folder in folders_in(domain)}))
+
+
+def _size(size: tuple[int, ...]) -> str:
+    return f"{size[0]}x{size[1]}"
