@@ -322,9 +322,9 @@ def test_options_of_a_dataset():
     assert Preprocessing.from_options(None, None) is None
     assert Preprocessing.from_options(32, 40) == Preprocessing(size=(32, 32), resize=40)
     assert Preprocessing.from_options([32, 48], None) == Preprocessing(size=(32, 48))
-    for image_size, resize in ((0, None), ((1, 2, 3), None), (9, 8), (None, 8), (2.5, None), ("32", None)):
+    for size, resize in ((0, None), ((1, 2, 3), None), (9, 8), (None, 8), (2.5, None), ("32", None)):
         with pytest.raises(OptionError, match=r"image_size|resize"):
-            Preprocessing.from_options(image_size, resize)
+            Preprocessing.from_options(size, resize)
     with pytest.raises(OptionError, match="interpolation must be 'bilinear' or 'bicubic', got 'nearest'"):
         Preprocessing(size=(8, 8), interpolation="nearest")
 
@@ -343,9 +343,9 @@ def test_files_are_read_and_prepared_and_named_in_errors(tmp_path):
     with pytest.raises(ImageError, match=r"missing\.png: cannot be read") as caught:
         read_image(tmp_path / "missing.png")
     assert caught.value.code == "unreadable"
-    with pytest.raises(ImageError, match="^row 3: these 2 bytes"):
+    with pytest.raises(ImageError, match=r"^row 3: these 2 bytes"):
         read_image(b"no", name="row 3")
-    with pytest.raises(ImageError, match="^row 3: it is not a readable image"):
+    with pytest.raises(ImageError, match=r"^row 3: it is not a readable image"):
         image_size(b"no", name="row 3")
 
 
