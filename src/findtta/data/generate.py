@@ -33,8 +33,8 @@ from findtta.data.dataset import (
     Images,
     domain_name,
 )
-from findtta.data.download import require_room
 from findtta.data.metadata import MARKER_FILE, Marker, read_marker, write_marker
+from findtta.data.published import require_room
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
 
 Layout = Literal["arrays", "folders"]

@@ -1,17 +1,41 @@
-"""The published datasets: where they are, how to know them, and where they are kept here."""
+"""Published datasets: which there are, where they are kept here, and downloads that are verified.
+
+What arrives is complete and as published, or nothing arrives.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from findtta.errors import UnknownNameError, close_matches
+from tqdm import tqdm
+
+from findtta._extras import require
+from findtta.data.metadata import Marker, read_marker, write_marker
+from findtta.errors import FindTTAError, InputError, OptionError
+from findtta.options import require_known
 
 ROOT_VARIABLE = "FINDTTA_DATA"
 GENERATED_SUFFIX = "-generated"
+
+_WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_STALE_AFTER = 24 * 3600.0  # seconds
+_ROOM_TO_SPARE = 64 * 2**20
+
+
+class DownloadError(FindTTAError, OSError):
+    """A file could not be fetched, or is not what was published."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +45,12 @@ class Archive:
     Attributes:
         url: Where it is.
         md5: Its hash, as published.
+        landmark: A file or folder in it that stands in the folder worth keeping.
     """
 
     url: str
     md5: str
+    landmark: str
 
     @property
     def file_name(self) -> str:
@@ -37,18 +63,12 @@ class PublishedSet:
     """A dataset that can be fetched.
 
     Attributes:
-        name: What it is called here.
-        archives: Its parts.
-        landmark: A file or folder that stands in the folder worth keeping of an extracted archive, for each part.
-        default_parts: The parts fetched unless others are asked for.
+        archives: Its parts; the one called ``"extra"`` is only fetched when asked for.
         alias: The name of the folder its archive extracts to, which people keep.
         classes: Names of the classes, where the data do not have them.
     """
 
-    name: str
     archives: Mapping[str, Archive]
-    landmark: Mapping[str, str]
-    default_parts: tuple[str, ...]
     alias: str
     classes: tuple[str, ...] = field(default=(), repr=False)
 
@@ -65,87 +85,59 @@ trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 
 
-def _single(name: str, url: str, md5: str, landmark: str, alias: str, classes: str = "") -> PublishedSet:
-    return PublishedSet(
-        name, {"all": Archive(url, md5)}, {"all": landmark}, ("all",), alias, tuple(classes.split())
-    )
+def _single(url: str, md5: str, landmark: str, alias: str, classes: str = "") -> PublishedSet:
+    return PublishedSet({"all": Archive(url, md5, landmark)}, alias, tuple(classes.split()))
 
 
-def _imagenet_c() -> PublishedSet:
-    hashes = {
-        "noise": "e80562d7f6c3f8834afb1ecf27252745",
-        "blur": "2d8e81fdd8e07fef67b9334fa635e45c",
-        "weather": "33ffea4db4d93fe4a428c40a6ce0c25d",
-        "digital": "89157860d7b10d5797849337ca2e5c03",
-        "extra": "d492dfba5fc162d8ec2c3cd8ee672984",
-    }
-    landmarks = {
-        "noise": "gaussian_noise",
-        "blur": "defocus_blur",
-        "weather": "fog",
-        "digital": "contrast",
-        "extra": "speckle_noise",
-    }
-    where = "https://zenodo.org/record/2235448/files/{}.tar?download=1"
-    archives = {part: Archive(where.format(part), md5) for part, md5 in hashes.items()}
-    return PublishedSet("imagenet-c", archives, landmarks, ("noise", "blur", "weather", "digital"), "ImageNet-C")
+def _imagenet_c(part: str, md5: str, landmark: str) -> Archive:
+    return Archive(f"https://zenodo.org/record/2235448/files/{part}.tar?download=1", md5, landmark)
 
 
-_SETS = (
-    _single(
-        "cifar10-c",
+PUBLISHED: Mapping[str, PublishedSet] = {
+    "cifar10-c": _single(
         "https://zenodo.org/record/2535967/files/CIFAR-10-C.tar?download=1",
         "56bf5dcef84df0e2308c6dcbcbbd8499",
         "labels.npy",
         "CIFAR-10-C",
         _CIFAR10_CLASSES,
     ),
-    _single(
-        "cifar100-c",
+    "cifar100-c": _single(
         "https://zenodo.org/record/3555552/files/CIFAR-100-C.tar?download=1",
         "11f0ed0f1191edbf9fa23466ae6021d3",
         "labels.npy",
         "CIFAR-100-C",
         _CIFAR100_CLASSES,
     ),
-    _imagenet_c(),
-    _single(
-        "cifar10",
+    "imagenet-c": PublishedSet(
+        {
+            "noise": _imagenet_c("noise", "e80562d7f6c3f8834afb1ecf27252745", "gaussian_noise"),
+            "blur": _imagenet_c("blur", "2d8e81fdd8e07fef67b9334fa635e45c", "defocus_blur"),
+            "weather": _imagenet_c("weather", "33ffea4db4d93fe4a428c40a6ce0c25d", "fog"),
+            "digital": _imagenet_c("digital", "89157860d7b10d5797849337ca2e5c03", "contrast"),
+            "extra": _imagenet_c("extra", "d492dfba5fc162d8ec2c3cd8ee672984", "speckle_noise"),
+        },
+        "ImageNet-C",
+    ),
+    "cifar10": _single(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "c58f30108f718f92721af3b95e74349a",
         "test_batch",
         "cifar-10-batches-py",
     ),
-    _single(
-        "cifar100",
+    "cifar100": _single(
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         "meta",
         "cifar-100-python",
     ),
-)
-
-PUBLISHED: Mapping[str, PublishedSet] = {published.name: published for published in _SETS}
-
-
-def published_set(name: str) -> PublishedSet:
-    """Return the published dataset of a name."""
-    if name not in PUBLISHED:
-        raise UnknownNameError(
-            f"name must be one of {', '.join(PUBLISHED)}, got {name!r}.{close_matches(name, PUBLISHED)}"
-        )
-    return PUBLISHED[name]
+}
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Return the folder datasets are kept in.
+    """Return the folder that datasets are kept in.
 
-    Args:
-        root: The folder, if it is given.
-
-    Returns:
-        ``root``; else what the environment variable ``FINDTTA_DATA`` says; else ``findtta`` in the user's
-        cache folder.
+    That is ``root`` if it is given; else what the environment variable ``FINDTTA_DATA`` says; else ``findtta`` in
+    the user's cache folder.
     """
     chosen = root or os.environ.get(ROOT_VARIABLE)
     if chosen:
@@ -157,3 +149,250 @@ def data_root(root: str | Path | None = None) -> Path:
     else:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "findtta"
+
+
+def get(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    from_files: Sequence[str | Path] = (),
+    parts: Sequence[str] | None = None,
+    progress: bool = True,
+) -> Path:
+    """Fetch a published dataset, check it, and unpack it; what is there already is not fetched again.
+
+    Args:
+        name: A name in ``PUBLISHED``.
+        root: The folder to keep it in; by default that of :func:`data_root`.
+        from_files: Archives that were downloaded by other means; only these are used, after the same checks.
+        parts: The archives of ImageNet-C to fetch; by default those of the fifteen corruptions.
+        progress: Whether to show progress bars.
+
+    Returns:
+        The folder of the dataset.
+    """
+    require_known("name", name, PUBLISHED)
+    archives = PUBLISHED[name].archives
+    given = _assign_files(name, [Path(file).expanduser() for file in from_files])
+    for part in parts or ():
+        require_known(f"parts of {name}", part, archives)
+        if given and part not in given:
+            raise OptionError(f"parts names {part!r}, but none of the files given with --from-file is that part.")
+    folder = data_root(root) / name
+    done = _parts_there(name, folder)
+    for part in parts or given or [part for part in archives if part != "extra"]:
+        if part not in done:
+            _get_part(name, part, folder, given.get(part), progress)
+    return folder
+
+
+def _assign_files(name: str, files: Sequence[Path]) -> dict[str, Path]:
+    """Tell by their hash which parts the files are."""
+    archives = PUBLISHED[name].archives
+    part_of = {archive.md5: part for part, archive in archives.items()}
+    given = {}
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"--from-file must name a file, but {str(file)!r} does not exist.")
+        with file.open("rb") as content:
+            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if md5 not in part_of:
+            expected = ", ".join(f"{archive.file_name} {archive.md5}" for archive in archives.values())
+            raise DownloadError(
+                f"{file} has the md5 {md5}, none of those of the published {name} ({expected}). "
+                "It is incomplete or another file; download it again."
+            )
+        given[part_of[md5]] = file
+    return given
+
+
+def _parts_there(name: str, folder: Path) -> list[str]:
+    marker = read_marker(folder)
+    if marker is None:
+        if folder.exists() and any(folder.iterdir()):
+            raise DownloadError(
+                f"{folder} exists, but does not say that it is complete. Use it by its path, or move it away "
+                "to have the dataset fetched."
+            )
+        return []
+    if marker.generated:
+        raise DownloadError(f"{folder} holds data made by this package. Move it away, or choose another --root.")
+    hashes = marker.details.get("md5", {})
+    return [part for part, archive in PUBLISHED[name].archives.items() if hashes.get(part) == archive.md5]
+
+
+def _get_part(name: str, part: str, folder: Path, given: Path | None, progress: bool) -> None:
+    archive = PUBLISHED[name].archives[part]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{folder.name}-partial-"
+    for left in folder.parent.glob(f"{prefix}*"):  # by a run that was killed, not by one that works there now
+        if time.time() - left.stat().st_mtime > _STALE_AFTER:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
+        packed = given or fetch(archive.url, archive.md5, Path(temporary, archive.file_name), progress=progress)
+        extracted = extract(packed, Path(temporary, "content"), progress=progress)
+        # Whichever folders the archive has around what is worth keeping.
+        found = sorted(extracted.rglob(archive.landmark), key=lambda path: len(path.parts))
+        if not found:
+            raise DownloadError(
+                f"{archive.file_name} must hold {archive.landmark}, but does not. Nothing was kept."
+            )
+        _install(name, part, found[0].parent, folder)
+
+
+def _install(name: str, part: str, content: Path, folder: Path) -> None:
+    """Put a part in its place by renaming, and say in the marker that it is there."""
+    before = read_marker(folder)
+    hashes = before.details.get("md5", {}) if before else {}
+    details: dict[str, Any] = {"md5": {**hashes, part: PUBLISHED[name].archives[part].md5}}
+    if PUBLISHED[name].classes:
+        details["classes"] = list(PUBLISHED[name].classes)
+    marker = Marker(name, "published", details)
+    if before is None:
+        write_marker(content, marker)
+        if folder.exists():
+            folder.rmdir()  # it is empty
+        content.replace(folder)
+        return
+    for entry in content.iterdir():
+        if (folder / entry.name).is_dir():
+            shutil.rmtree(folder / entry.name)  # left by a run that ended before it could say so
+        entry.replace(folder / entry.name)
+    write_marker(folder, marker)
+
+
+def fetch(
+    url: str,
+    md5: str,
+    target: Path,
+    *,
+    attempts: int = 4,
+    back_off: float = 2.0,
+    timeout: float = 30.0,
+    progress: bool = True,
+) -> Path:
+    """Download a file; it appears under its name only when it is complete and has the right hash.
+
+    Proxies are taken from the environment (``https_proxy``, ``no_proxy``, ...).
+
+    Args:
+        url: Where the file is.
+        md5: The hash it must have.
+        target: The file to write.
+        attempts: How often to try when the connection or the server fails.
+        back_off: Seconds to wait before the second attempt; doubled before each further one.
+        timeout: Seconds without a byte after which an attempt has failed.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        ``target``.
+    """
+    pooch = require("pooch", "data", "downloading datasets")
+    failures = require("requests", "data", "downloading datasets").exceptions
+    pooch.get_logger().setLevel("WARNING")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(attempts):
+        time.sleep(back_off * 2 ** (attempt - 1) if attempt else 0)
+        responses: list[Any] = []
+
+        def check(response: Any, responses: list[Any] = responses, **_options: Any) -> None:
+            responses.append(response)
+            _check_response(response, url, target.parent)
+
+        # A total of 1 until pooch knows the real one: without any, a bar is not true or false.
+        bar = tqdm(total=1, disable=not progress, unit="B", unit_scale=True, desc=target.name)
+        downloader = pooch.HTTPDownloader(bar, 2**20, timeout=timeout, hooks={"response": check})
+        try:
+            with _full_disk_explained(target.parent), bar:
+                pooch.retrieve(url, f"md5:{md5}", target.name, target.parent, downloader=downloader)
+            return target
+        except failures.HTTPError as error:
+            problem = f"the server answered {error.response.status_code} {error.response.reason}"
+            lasting = error.response.status_code not in _WORTH_ANOTHER_TRY
+        except failures.Timeout:
+            problem, lasting = f"nothing came for {timeout:g} seconds", False
+        except failures.InvalidURL as error:
+            problem, lasting = str(error), True
+        except failures.RequestException as error:
+            reason = f"the connection failed or broke off ({_innermost(error)})"
+            problem, lasting = f"{reason}; if this machine needs a proxy, set https_proxy", False
+        except ValueError as error:  # pooch says so of a wrong hash
+            raise DownloadError(
+                f"{url} gave a file other than the published one, whose md5 is {md5}. Something on the way "
+                "changed it, or the source did; nothing was kept."
+            ) from error
+        finally:
+            for response in responses:
+                response.close()  # pooch leaves the connection of a failed download open
+        if lasting:
+            break
+    tried = "" if lasting else f" It failed {attempts} times; try again later."
+    raise DownloadError(f"{url} could not be fetched: {problem}.{tried}")
+
+
+def _check_response(response: Any, url: str, folder: Path) -> None:
+    """Refuse web pages, and files for which there is no room, before anything is written."""
+    if response.ok and response.headers.get("Content-Type", "").startswith("text/html"):
+        raise DownloadError(
+            f"{url} gave a web page, not the file. Open it in a browser to see what it says: often a login, a "
+            "proxy's notice or an outage."
+        )
+    # The archive and what is in it lie side by side for a while.
+    require_room(folder, 2 * int(response.headers.get("Content-Length", 0)), "the download and its content")
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the innermost cause, which says what happened; the outer ones say which layers it went through."""
+    inner = getattr(error, "reason", None) or (error.args[-1] if error.args else None)
+    return _innermost(inner) if isinstance(inner, BaseException) else str(error)
+
+
+def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
+    """Unpack a tar archive into a new folder, and return it; members that point outside of it are refused."""
+    if not hasattr(tarfile, "data_filter"):
+        raise DownloadError("Archives are unpacked safely by Python 3.11.4 or later; this one is older.")
+    size = archive.stat().st_size
+    folder.mkdir(parents=True)
+    require_room(folder, size, f"the content of {archive.name}")
+    bar = tqdm(disable=not progress, total=size, unit="B", unit_scale=True, desc=f"unpacking {archive.name}")
+    try:
+        with (
+            _full_disk_explained(folder),
+            bar,
+            archive.open("rb") as file,
+            tarfile.open(fileobj=file, mode="r|*") as tar,
+        ):
+            for member in tar:
+                tar.extract(member, folder, filter="data")
+                tar.members.clear()  # type: ignore[attr-defined]  # a million of them would fill the memory
+                bar.update(file.tell() - bar.n)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, FindTTAError):
+            raise
+        raise DownloadError(f"{archive} could not be unpacked: {error}. Nothing was kept.") from error
+    return folder
+
+
+def require_room(folder: Path, size: int, what: str) -> None:
+    """Raise an error unless the disk of a folder has room for a number of bytes."""
+    free = shutil.disk_usage(folder).free
+    if size + _ROOM_TO_SPARE > free:
+        raise _no_room(folder, f"{what} need {size / 1e9:.2f} GB, but {free / 1e9:.2f} GB are free")
+
+
+@contextmanager
+def _full_disk_explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, FindTTAError):
+            raise _no_room(folder, "it was full before everything was written") from error
+        raise
+
+
+def _no_room(folder: Path, why: str) -> DownloadError:
+    return DownloadError(
+        f"There is not enough room on the disk of {folder}: {why}. Nothing was kept. "
+        "Free some, or choose another folder with --root or FINDTTA_DATA."
+    )
