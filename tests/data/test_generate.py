@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from findtta.data import generate as generate_module
-from findtta.data.corrupted import CorruptedDataset
-from findtta.data.crew import WorkerError
-from findtta.data.generate import generate
+from findtta.data import corrupted
+from findtta.data.corrupted import CorruptedDataset, WorkerError, generate
 from findtta.data.metadata import read_marker
 from findtta.data.open import load, read
 from findtta.errors import InputError, OptionError, UnknownNameError
@@ -68,12 +66,13 @@ def test_the_result_is_marked_as_generated(tmp_path):
 
 def test_blocks_smaller_than_the_set_and_workers_change_nothing(tmp_path, monkeypatch):
     whole = make(tmp_path / "whole", severities=[5])
-    monkeypatch.setattr(generate_module, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setitem(corrupted._ROWS_AT_ONCE, "arrays", 3)
     parts = make(tmp_path / "parts", severities=[5])
     for kind in KINDS:
         assert (whole / f"{kind}.npy").read_bytes() == (parts / f"{kind}.npy").read_bytes()
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_files(tmp_path):
     alone = make(tmp_path / "alone", severities=[4], corruptions=["gaussian_noise"])
     shared = make(tmp_path / "shared", severities=[4], corruptions=["gaussian_noise"], workers=2)
@@ -134,19 +133,21 @@ def test_a_stopped_run_is_continued(tmp_path, stop_after):
     assert nothing.rows == 0
 
 
-@pytest.mark.parametrize("damage", ["truncated", "no progress", "broken progress"])
+@pytest.mark.parametrize("damage", ["truncated", "no record", "missing"])
 def test_a_damaged_partial_file_is_begun_anew(tmp_path, damage):
     expected = make(tmp_path / "expected", corruptions=["contrast"])
     out = tmp_path / "c"
     with pytest.raises(KeyboardInterrupt):
         make(out, CountedRows(InMemory(), 20), corruptions=["contrast"])
-    partial, progress = out / "contrast.npy.partial", out / "contrast.progress.partial"
+    partial, marker = out / "contrast.npy.partial", out / "findtta.json"
+    content = json.loads(marker.read_text())
+    assert content["unfinished"] == {"contrast": [1, 2]}
     if damage == "truncated":
         partial.write_bytes(partial.read_bytes()[:5000])
-    elif damage == "no progress":
-        progress.unlink()
+    elif damage == "no record":
+        marker.write_text(json.dumps({**content, "unfinished": {}}))
     else:
-        progress.write_text("{")
+        partial.unlink()
     make(out, corruptions=["contrast"])
     assert (out / "contrast.npy").read_bytes() == (expected / "contrast.npy").read_bytes()
     assert not list(out.glob("*.partial"))
@@ -162,13 +163,14 @@ def test_a_file_that_was_finished_but_not_recorded_is_not_trusted(tmp_path):
     assert read(out).domains == ("contrast@5",)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_that_looks_finished(tmp_path):
     script = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from make_datasets import InMemory
-from findtta.data.generate import generate
+from findtta.data.corrupted import generate
 
 class Killed(InMemory):
     calls = 0
@@ -219,7 +221,7 @@ def test_other_settings_need_another_folder(tmp_path, options, what):
 
 
 def test_options_are_checked_first(tmp_path):
-    with pytest.raises(UnknownNameError, match=r"one is 'fgo'\. Did you mean 'fog'"):
+    with pytest.raises(UnknownNameError, match=r"got 'fgo'\. Did you mean 'fog'"):
         make(tmp_path / "c", corruptions=["fgo"])
     for options in ({"severities": [6]}, {"severities": []}, {"corruptions": []}, {"workers": 0}):
         with pytest.raises(OptionError, match=r"severities|workers"):
@@ -251,7 +253,7 @@ def test_large_images_become_the_layout_of_imagenet_c(tmp_path):
 
 
 def test_folders_are_continued_image_by_image(tmp_path, monkeypatch):
-    monkeypatch.setattr(generate_module, "_ROWS_AT_ONCE", 20)  # two images of a folder at once
+    monkeypatch.setitem(corrupted._ROWS_AT_ONCE, "folders", 2)
     out, options = tmp_path / "c", {"layout": "folders", "corruptions": ["contrast"], "severities": [3]}
     with pytest.raises(KeyboardInterrupt):
         make(out, CountedRows(InMemory(), 4), **options)
@@ -285,13 +287,9 @@ class Broken(InMemory):
         return super().images(domain, rows)
 
 
-@pytest.mark.parametrize(
-    ("deadly", "message"), [(False, "ValueError: no such luck"), (True, "ended early, with code 7")]
-)
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_failing_workers_are_reported_and_stopped(tmp_path, monkeypatch, deadly, message):
-    # Forked, for they start faster; what is tested is how they end.
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _, get=multiprocessing.get_context: get("fork"))
+@pytest.mark.slow
+@pytest.mark.parametrize(("deadly", "message"), [(False, "ValueError: no such luck"), (True, "ended early")])
+def test_failing_workers_are_reported_and_stopped(tmp_path, deadly, message):
     with pytest.raises(WorkerError, match=message):
         make(tmp_path / "c", Broken(deadly), workers=2)
     assert multiprocessing.active_children() == []
@@ -309,10 +307,11 @@ def nobody_left(group):
     return False
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_command_and_its_workers(tmp_path):
     np.savez(tmp_path / "clean.npz", images=pictures(2000), labels=np.zeros(2000, int))
     command = [sys.executable, "-m", "data_command", "make", "mine-c", "--from", str(tmp_path / "clean.npz")]
-    command += ["--out", str(tmp_path / "c"), "--workers", "2"]
+    command += ["--output", str(tmp_path / "c"), "--workers", "2"]
     (tmp_path / "data_command.py").write_text(
         "import argparse, sys\n"
         "from findtta.cli import data\n"

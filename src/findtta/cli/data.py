@@ -45,7 +45,7 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    from findtta.data.download import get
+    from findtta.data.published import get
 
     folder = get(
         arguments.name,
@@ -67,7 +67,7 @@ def _add_make(parser: argparse.ArgumentParser) -> None:
         help="the clean set: a path or a name (default for cifar10-c, cifar100-c: the fetched one)",
     )
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, help="where to (default: NAME-generated among the datasets)"
+        "-o", "--output", metavar="DIR", dest="out", type=Path, help="where to (default: NAME-generated among the datasets)"
     )
     _add_root(parser)
     parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="default: the fifteen of the benchmark")
@@ -89,7 +89,7 @@ def _add_make(parser: argparse.ArgumentParser) -> None:
 
 
 def _make(arguments: argparse.Namespace) -> int:
-    from findtta.data.generate import generate
+    from findtta.data.corrupted import generate
     from findtta.data.open import load_as_is
     from findtta.data.published import GENERATED_SUFFIX, data_root
     from findtta.errors import OptionError
