@@ -67,7 +67,12 @@ def _add_make(parser: argparse.ArgumentParser) -> None:
         help="the clean set: a path or a name (default for cifar10-c, cifar100-c: the fetched one)",
     )
     parser.add_argument(
-        "-o", "--output", metavar="DIR", dest="out", type=Path, help="where to (default: NAME-generated among the datasets)"
+        "-o",
+        "--output",
+        metavar="DIR",
+        dest="out",
+        type=Path,
+        help="where to (default: NAME-generated among the datasets)",
     )
     _add_root(parser)
     parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="default: the fifteen of the benchmark")

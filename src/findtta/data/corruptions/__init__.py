@@ -1,7 +1,158 @@
 """Corruptions of images: the fifteen of the benchmark and four more, at five severities."""
 
-from findtta.data.corruptions.api import corrupt
-from findtta.data.corruptions.constants import TABLES
-from findtta.data.corruptions.registry import CORRUPTIONS
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from findtta.data.corruptions import blur, digital, noise, weather
+from findtta.data.corruptions.constants import TABLES, constants_for, default_table
+from findtta.data.dataset import SEVERITIES, Images
+from findtta.data.randomness import Draws
+from findtta.errors import InputError, OptionError
+from findtta.options import require_int, require_known
 
 __all__ = ["CORRUPTIONS", "TABLES", "corrupt"]
+
+#: Each takes uint8 images, their random numbers and the constants of a severity.
+CORRUPTIONS: Mapping[str, Callable[..., Images]] = MappingProxyType(
+    {
+        "gaussian_noise": noise.gaussian_noise,
+        "shot_noise": noise.shot_noise,
+        "impulse_noise": noise.impulse_noise,
+        "defocus_blur": blur.defocus_blur,
+        "glass_blur": blur.glass_blur,
+        "motion_blur": blur.motion_blur,
+        "zoom_blur": blur.zoom_blur,
+        "snow": weather.snow,
+        "frost": weather.frost,
+        "fog": weather.fog,
+        "brightness": digital.brightness,
+        "contrast": digital.contrast,
+        "elastic_transform": digital.elastic_transform,
+        "pixelate": digital.pixelate,
+        "jpeg_compression": digital.jpeg_compression,
+        "speckle_noise": noise.speckle_noise,
+        "gaussian_blur": blur.gaussian_blur,
+        "spatter": weather.spatter,
+        "saturate": digital.saturate,
+    }
+)
+
+SMALLEST_SIDE = 32
+# Elements of the images worked on at once by a thread: few enough for its caches and for bounded memory.
+ELEMENTS_AT_ONCE = 64 * 32 * 32 * 3
+
+
+def corrupt(
+    images: Images,
+    name: str,
+    severity: int = 5,
+    *,
+    seed: int = 0,
+    index: Iterable[int] | NDArray[Any] | None = None,
+    constants: str | None = None,
+    threads: int | None = None,
+) -> Images:
+    """Corrupt images as CIFAR-10-C, CIFAR-100-C and ImageNet-C do.
+
+    What becomes of an image depends on its pixels, the seed, its index, the corruption, the severity and
+    the constants; not on the other images, their order or the number of threads.
+
+    Args:
+        images: uint8 array of shape (n, height, width, 3), sides of 32 or more. It is not changed.
+        name: One of the fifteen corruptions of the benchmark or of the four extra ones; see
+            ``MAIN_CORRUPTIONS`` and ``EXTRA_CORRUPTIONS`` in ``findtta.data.dataset``.
+        severity: From 1 to 5.
+        seed: Any integer. Another seed draws other noise, angles, flakes and so on.
+        index: For each image the number its random draws hang on, at least 0; by default its row. Pass
+            the row in the dataset when corrupting part of one.
+        constants: ``"cifar"`` or ``"imagenet"``. By default those of CIFAR for images whose shorter side is
+            below 96 pixels, else those of ImageNet.
+        threads: How many threads work; by default as many as PyTorch uses.
+
+    Returns:
+        uint8 array of the same shape. (ImageNet-C as published was saved as JPEG of quality 85 after this;
+        that is left to the caller.)
+
+    Raises:
+        UnknownNameError: If there is no such corruption or table of constants.
+        OptionError: If the severity or the number of threads is out of range.
+        InputError: If the images or the index are of a wrong type, shape or size.
+
+    Example:
+        >>> import numpy as np
+        >>> photo = np.full((1, 32, 32, 3), 100, np.uint8)
+        >>> int(corrupt(photo, "brightness", 2)[0, 0, 0, 0])
+        125
+    """
+    require_known("name", name, CORRUPTIONS)
+    if isinstance(severity, bool) or severity not in SEVERITIES:
+        raise OptionError(f"severity must be a whole number from 1 to 5, got {severity!r}.")
+    if threads is not None:
+        require_int("threads", threads)
+    _check_images(images)
+    rows = _checked_index(index, len(images))
+    table = default_table(*images.shape[1:3]) if constants is None else constants
+    require_known("constants", table, TABLES)
+    numbers = constants_for(table, name, severity)
+    corruption = CORRUPTIONS[name]
+    result = np.empty(images.shape, np.uint8)
+
+    def work(part: slice) -> None:
+        draws = Draws(seed, rows[part], name, int(severity))
+        result[part] = corruption(np.ascontiguousarray(images[part]), draws, *numbers)
+
+    parts = _parts(images.shape)
+    workers = min(threads or torch.get_num_threads(), len(parts))
+    # The first part goes before the threads start, so that tables all share are made only once.
+    shared = 1 if workers > 1 else len(parts)
+    for part in parts[:shared]:
+        work(part)
+    if workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(work, parts[shared:]))  # the list brings up what a thread raised
+    return result
+
+
+def _parts(shape: tuple[int, ...]) -> list[slice]:
+    size = max(1, ELEMENTS_AT_ONCE // max(1, int(np.prod(shape[1:]))))
+    return [slice(start, start + size) for start in range(0, shape[0], size)]
+
+
+def _check_images(images: object) -> None:
+    if not isinstance(images, np.ndarray):
+        raise InputError(
+            f"images must be a NumPy array of shape (n, height, width, 3), got a {type(images).__name__}; "
+            f"for a tensor of shape (n, 3, height, width) pass images.permute(0, 2, 3, 1).numpy()."
+        )
+    if images.ndim != 4 or images.shape[3] != 3:
+        raise InputError(f"images must have the shape (n, height, width, 3), but it is {images.shape}.")
+    if images.dtype != np.uint8:
+        raise InputError(
+            f"images must be uint8, from 0 to 255, got {images.dtype}; "
+            f"for numbers from 0 to 1 pass (255 * images).round().astype('uint8')."
+        )
+    if min(images.shape[1:3]) < SMALLEST_SIDE:
+        raise InputError(
+            f"images must be at least {SMALLEST_SIDE} pixels high and wide, got "
+            f"{images.shape[1]} x {images.shape[2]}; enlarge them first."
+        )
+
+
+def _checked_index(index: Iterable[int] | NDArray[Any] | None, count: int) -> NDArray[np.int64]:
+    rows = np.arange(count) if index is None else np.asarray(index)
+    if rows.shape != (count,) or not (np.issubdtype(rows.dtype, np.integer) or not count):
+        raise InputError(
+            f"index must hold one integer per image, {count} in all, got shape {rows.shape} "
+            f"and the type {rows.dtype}."
+        )
+    if count and rows.min() < 0:
+        raise InputError(f"index must hold no negative numbers, but its least is {rows.min()}.")
+    return rows.astype(np.int64)

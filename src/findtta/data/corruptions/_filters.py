@@ -18,6 +18,16 @@ Indices = NDArray[np.intp]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
+def to_unit(images: NDArray[np.uint8], dtype: type[np.floating[Any]] = np.float64) -> NDArray[Any]:
+    """Return images on the scale from 0 to 1."""
+    return images.astype(dtype) / dtype(255)
+
+
+def to_bytes(unit: NDArray[Any]) -> NDArray[np.uint8]:
+    """Clip to [0, 1] and cut off to 8 bits; not rounded, as in the published data."""
+    return (np.clip(unit, 0, 1) * 255).astype(np.uint8)
+
+
 def bordered(size: int, margin: int, border: str) -> Indices:
     """Return the positions that a side of ``size`` pixels takes, continued by ``margin`` at both ends.
 

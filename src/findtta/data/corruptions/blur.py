@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.data.corruptions import _filters as filters
-from findtta.data.corruptions._draws import Draws, to_bytes, to_unit
+from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.dataset import Images
+from findtta.data.randomness import Draws
 
 NEGLIGIBLE = 1e-12  # weights below this cannot change a byte
 

@@ -28,12 +28,12 @@ def elastic(side: int, *rows: tuple[float, float, float]) -> tuple[tuple[float, 
 #   defocus_blur       radius of the disk, sigma that smooths its rim
 #   motion_blur        radius, sigma
 #   zoom_blur          all zoom factors
-#   snow               mean, deviation, zoom, threshold, blur radius, blur sigma, weight of the image
+#   snow               mean, std, zoom, threshold, blur radius, blur sigma, weight of the image
 #   frost              weight of the image, weight of the frost, pixels of ice per pixel of the image
 #   fog                strength, decay of the roughness
 #   saturate           factor, summand
 #   elastic_transform  displacement, smoothness, shift of the anchors
-#   spatter            mean, deviation, sigma, threshold, strength or smoothness of mud, 1 if mud
+#   spatter            mean, std, sigma, threshold, strength or smoothness of mud, 1 if mud
 _CIFAR: dict[str, tuple[Constants, ...]] = {
     "gaussian_noise": (0.04, 0.06, 0.08, 0.09, 0.10),
     "shot_noise": (500, 250, 100, 75, 50),

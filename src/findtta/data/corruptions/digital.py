@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from findtta.data.corruptions import _filters as filters
-from findtta.data.corruptions._draws import Draws, to_bytes, to_unit
+from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.dataset import Images
+from findtta.data.randomness import Draws
 
 
 def brightness(images: Images, _: Draws, summand: float) -> Images:

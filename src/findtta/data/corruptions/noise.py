@@ -8,8 +8,9 @@ from math import lgamma
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.data.corruptions._draws import Draws, to_bytes, to_unit
+from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.dataset import Images
+from findtta.data.randomness import Draws
 
 POISSON_BITS = 14
 
