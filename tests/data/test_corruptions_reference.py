@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_corruptions import pictures
 
-from findtta.data.corruptions import TABLES, corrupt, ice, noise, spatter, weather
+from findtta.data.corruptions import TABLES, corrupt, ice, noise, weather
 from findtta.data.corruptions import _filters as filters
-from findtta.data.corruptions._draws import Draws
 from findtta.data.corruptions.blur import disk, glass_blur, scattered
 from findtta.data.corruptions.constants import constants_for
 from findtta.data.corruptions.digital import affine_sources, hue_parts
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES
+from findtta.data.randomness import Draws
 
 RANDOM = np.random.default_rng(0)
 
@@ -399,7 +399,7 @@ def test_elastic_transform_moves_but_keeps_colours():
 def test_edges_surround_a_square():
     image = np.zeros((1, 32, 32), np.uint8)
     image[0, 10:20, 8:24] = 200
-    found = spatter.edges(image)[0]
+    found = weather.edges(image)[0]
     assert found[11:19, 7].all()
     assert found[11:19, 23].all()
     assert not found[12:18, 10:22].any()
@@ -411,10 +411,10 @@ def test_edges_surround_a_square():
 def test_weak_edges_count_only_beside_strong_ones():
     image = np.zeros((2, 32, 32), np.uint8)
     image[:, 16:] = 30  # the edge of height 30 has a gradient of 120, between the thresholds
-    assert not spatter.edges(image).any()
+    assert not weather.edges(image).any()
     image[1, 16:, :4] = 90
-    assert spatter.edges(image)[1, 15:17, 10:].any(axis=0).all()
-    assert not spatter.edges(image)[0].any()
+    assert weather.edges(image)[1, 15:17, 10:].any(axis=0).all()
+    assert not weather.edges(image)[0].any()
 
 
 def chamfer(dy, dx):
@@ -427,20 +427,20 @@ def chamfer(dy, dx):
 
 def test_distance_is_that_of_the_nearest_marked_pixel():
     marked = np.random.default_rng(3).random((1, 32, 40)) < 0.004
-    got = spatter.distance_to(marked)[0]
+    got = weather.distance_to(marked)[0]
     places = np.argwhere(marked[0])
     for y in range(0, 32, 3):
         for x in range(0, 40, 3):
             nearest = min(chamfer(y - at_y, x - at_x) for at_y, at_x in places)
             assert got[y, x] == pytest.approx(min(nearest, 20))
-    assert (spatter.distance_to(np.zeros((1, 32, 32), bool)) == 20).all()
+    assert (weather.distance_to(np.zeros((1, 32, 32), bool)) == 20).all()
 
 
 def test_equalized_levels_follow_their_frequency():
     levels = np.zeros((2, 4, 4), np.uint8)
     levels[0, 1], levels[0, 2:] = 3, 20
     levels[1] = 7
-    got = spatter.equalized(levels)
+    got = weather.equalized(levels)
     assert got[0].tolist() == [[0] * 4, [85] * 4, [255] * 4, [255] * 4]
     assert (got[1] == 7).all()
 
@@ -460,7 +460,7 @@ def test_water_adds_turquoise_and_mud_covers_with_brown(table):
 
 
 def test_no_drops_leave_the_image_as_it_is():
-    assert (spatter.shine(np.zeros((2, 32, 32), np.uint8)) == 0).all()
+    assert (weather.shine(np.zeros((2, 32, 32), np.uint8)) == 0).all()
 
 
 # ---------------------------------------------------------------------------- the benchmark's own output

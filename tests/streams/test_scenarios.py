@@ -12,7 +12,7 @@ from stream_data import LabelsOnly, datasets, equal
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import OptionError
 from findtta.streams import SCENARIOS, make
-from findtta.streams.random import Random
+from findtta.streams.scenarios import Random
 from findtta.streams.wild import Wild
 
 batch_sizes = st.integers(1, 40)

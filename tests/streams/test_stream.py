@@ -236,7 +236,7 @@ def test_files_of_another_format_are_refused(tmp_path):
 def test_files_that_are_no_streams_are_refused(tmp_path, changed):
     path = tmp_path / "stream.npz"
     write(path, **changed)
-    with pytest.raises(InputError, match=r"cannot be read .* damaged or no stream"):
+    with pytest.raises(InputError, match=r"cannot be read .* damaged or not a stream"):
         Stream.load(path)
 
 
@@ -315,14 +315,14 @@ def test_unknown_names_are_refused_with_close_matches(name, arguments, message):
         ("mostly-clean", {"batch_size": 128}, "samples of the stream 'mostly-clean', 50, got 128"),
         ("crossmix", {"seed": -1}, "seed must be a whole number from 0 to 4294967295, got -1"),
         ("crossmix", {"seed": "1"}, "seed must be a whole number"),
-        ("wild", {"delta": 0}, "delta must be a number from 1e-6 to 1e6, got 0"),
-        ("wild", {"delta": -0.1}, "delta must be a number from 1e-6"),
-        ("wild", {"delta": "small"}, "delta must be a number, got 'small'"),
+        ("wild", {"delta": 0}, "delta must be a number from 1e-06 to 1e\\+06, got 0"),
+        ("wild", {"delta": -0.1}, "delta must be a number from 1e-06"),
+        ("wild", {"delta": "small"}, "delta must be a number from .*, got 'small'"),
         ("wild", {"delta": float("nan")}, "delta must be a number"),
-        ("wild", {"delta": float("inf")}, "delta must be a number from 1e-6 to 1e6, got inf"),
+        ("wild", {"delta": float("inf")}, "delta must be a number from .*, got inf"),
         ("wild", {"variant": "both"}, "variant must be 'text' or 'paper', got 'both'"),
         ("wild", {"tries": 0}, "tries must be a whole number of at least 1, got 0"),
-        ("wild", {"least": -1}, "least must be a number of at least 0, got -1"),
+        ("wild", {"least": -1}, "least must be a whole number of at least 0, got -1"),
         ("wild", {"least": 0.5}, "least must be a whole number of at least 0, got 0.5"),
         ("lifelong", {"rounds": 0}, "rounds must be a whole number of at least 1, got 0"),
         ("lifelong", {"rounds": 1.5}, "rounds must be a whole number of at least 1, got 1.5"),
@@ -345,7 +345,7 @@ def test_settings_are_read_as_written():
     assert parse("crossmix") == ("crossmix", {})
     assert parse("wild:delta=0.01, variant=paper") == ("wild", {"delta": 0.01, "variant": "paper"})
     assert parse("static:across=True") == ("static", {"across": True})
-    with pytest.raises(OptionError, match="must look like wild:setting=value,setting=value, got 'wild:x'"):
+    with pytest.raises(OptionError, match="settings of stream 'wild' must look like NAME=VALUE, got 'x'"):
         parse("wild:x")
     with pytest.raises(UnknownNameError, match="no setting 'dleta'"):
         parse("wild:dleta=1")

@@ -10,7 +10,7 @@ from pathlib import Path
 from findtta.cli.lists import names
 from findtta.data.dataset import DomainDataset
 from findtta.streams import SCENARIOS, Stream, make, parse, summarize
-from findtta.streams.drawing import ASCII, BLOCKS, can_show, draw, legend
+from findtta.streams.plot import ASCII, BLOCKS, can_show, draw, legend
 
 PAPER_FIGURE = ("static", "crossmix", "shuffle", "random")
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(draw(stream, width, shades))
         print(f"{summarize(stream, part)}\n")
     if arguments.output:
-        from findtta.streams.figure import save_figure
+        from findtta.streams.plot import save_figure
 
         save_figure(streams, Path(arguments.output))
         print(f"drawn into {arguments.output}")

@@ -5,9 +5,8 @@ method gets the same batches. ``make`` makes one, ``Stream.save`` and ``Stream.l
 """
 
 from findtta.streams.make import SCENARIOS, make, parse
-from findtta.streams.scenario import Order, Samples, Scenario
-from findtta.streams.stream import Batch, Stream
-from findtta.streams.summary import Summary, summarize
+from findtta.streams.order import Order, Samples, Scenario
+from findtta.streams.stream import Batch, Stream, Summary, summarize
 
 __all__ = [
     "SCENARIOS",

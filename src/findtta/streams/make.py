@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import operator
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from findtta.data.dataset import DomainDataset
 from findtta.errors import OptionError, UnknownNameError, close_matches
-from findtta.streams.crossmix import CrossMix
-from findtta.streams.gradual import Gradual
-from findtta.streams.lifelong import Lifelong
-from findtta.streams.mostly_clean import MostlyClean
-from findtta.streams.random import Random
-from findtta.streams.scenario import Samples, Scenario
-from findtta.streams.shuffle import Shuffle
-from findtta.streams.static import Static
+from findtta.options import parse_assignments, require_int, require_known
+from findtta.streams.order import Samples, Scenario
+from findtta.streams.scenarios import CrossMix, Gradual, Lifelong, MostlyClean, Random, Shuffle, Static
 from findtta.streams.stream import Stream
 from findtta.streams.wild import Wild
 
+#: The scenarios by name.
 SCENARIOS: dict[str, type[Scenario]] = {
-    "static": Static,
-    "crossmix": CrossMix,
-    "shuffle": Shuffle,
-    "random": Random,
-    "wild": Wild,
-    "lifelong": Lifelong,
-    "gradual": Gradual,
-    "mostly-clean": MostlyClean,
+    kind.name: kind for kind in (Static, CrossMix, Shuffle, Random, Wild, Lifelong, Gradual, MostlyClean)
 }
 
 LARGEST_BATCH = 1024
@@ -52,8 +41,10 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
         The stream.
     """
     arrangement = build(scenario, settings)
-    batch_size = _whole_number("batch_size", batch_size, 1, LARGEST_BATCH)
-    seed = _whole_number("seed", seed, 0, _LARGEST_SEED)
+    # Integers of numpy become Python's, which JSON can write.
+    batch_size, seed = (int(value) if isinstance(value, np.integer) else value for value in (batch_size, seed))
+    require_int("batch_size", batch_size, 1, LARGEST_BATCH)
+    require_int("seed", seed, 0, _LARGEST_SEED)
     samples = Samples.of(dataset)
     _require_one_batch(len(samples), batch_size, "the dataset")
     order = arrangement.arrange(samples, batch_size, seed)
@@ -72,18 +63,10 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
     )
 
 
-def find(scenario: str) -> type[Scenario]:
-    """Return the class of a scenario by its name."""
-    if scenario not in SCENARIOS:
-        raise UnknownNameError(
-            f"stream must be one of {', '.join(SCENARIOS)}, got {scenario!r}.{close_matches(scenario, SCENARIOS)}"
-        )
-    return SCENARIOS[scenario]
-
-
 def build(scenario: str, settings: Mapping[str, Any]) -> Scenario:
     """Make a scenario from its settings, refusing those it does not have."""
-    kind = find(scenario)
+    require_known("stream", scenario, SCENARIOS)
+    kind = SCENARIOS[scenario]
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in settings:
         if name not in fields:
@@ -105,32 +88,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         The name of the scenario and its settings, both checked.
     """
     name, _, rest = text.partition(":")
-    settings: dict[str, Any] = {}
-    for part in rest.split(",") if rest else []:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise OptionError(f"stream settings must look like {name}:setting=value,setting=value, got {text!r}.")
-        settings[key.strip()] = _value(value.strip())
+    settings = parse_assignments(f"settings of stream {name!r}", rest.split(",") if rest else [])
     build(name, settings)
     return name, settings
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text.lower())
-    except ValueError:
-        return text
-
-
-def _whole_number(name: str, value: int, low: int, high: int) -> int:
-    expected = f"{name} must be a whole number from {low} to {high}, got {value!r}."
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise OptionError(expected) from None
-    if isinstance(value, bool) or not low <= number <= high:
-        raise OptionError(expected)
-    return number
 
 
 def _require_one_batch(count: int, batch_size: int, where: str) -> None:

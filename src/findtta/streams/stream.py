@@ -1,4 +1,4 @@
-"""A stream as data: every sample in its place, where batches end, and what it was made from."""
+"""A stream as data: every sample in its place, where batches end, what it was made from, and its summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 from findtta._io import atomic_write
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError
-from findtta.streams.scenario import Ints
+from findtta.streams.order import Ints
 
 # Raise it whenever the same arguments begin to give another stream, or the file another layout.
 _FORMAT = 1
@@ -179,7 +179,7 @@ class Stream:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"the stream file {str(path)!r} cannot be read ({error}): it is damaged or no stream; make "
+                f"the stream file {str(path)!r} cannot be read ({error}): it is damaged or not a stream; make "
                 "it anew."
             ) from error
         if not intact:
@@ -200,6 +200,50 @@ class Stream:
             "domains": list(self.domains),
         }
         return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a stream is like.
+
+    Attributes:
+        batches: The number of batches.
+        samples: The number of samples.
+        domains: Distinct domains per batch, on average.
+        classes: Distinct classes per batch, on average.
+        digest: The digest of the stream.
+    """
+
+    batches: int
+    samples: int
+    domains: float
+    classes: float
+    digest: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples:,} samples in {self.batches:,} batches, "
+            f"on average {self.domains:.2f} domains and {self.classes:.2f} classes per batch\n"
+            f"digest {self.digest}"
+        )
+
+
+def summarize(stream: Stream, dataset: DomainDataset) -> Summary:
+    """Summarize a stream that was made for a dataset."""
+    stream.check(dataset)
+    labels = np.empty(len(stream.rows), np.int64)
+    for index, domain in enumerate(stream.domains):
+        where = np.flatnonzero(stream.domain_ids == index)
+        labels[where] = dataset.labels(domain)[stream.rows[where]]
+    batch = np.repeat(np.arange(len(stream)), stream.sizes)
+    pairs = np.unique(batch * len(dataset.classes) + labels)
+    return Summary(
+        batches=len(stream),
+        samples=len(stream.rows),
+        domains=float(np.count_nonzero(stream.composition(), axis=1).mean()),
+        classes=len(pairs) / len(stream),
+        digest=stream.digest,
+    )
 
 
 def _bytes(array: Ints) -> bytes:

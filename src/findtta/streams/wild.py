@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from findtta.errors import OptionError
-from findtta.options import option
-from findtta.streams.random import VARIANTS, Random
-from findtta.streams.scenario import Ints, Order, Samples, Scenario, generator, serve
+from findtta.options import option, require_int, require_number
+from findtta.streams.order import Ints, Order, Samples, Scenario, generator, serve
+from findtta.streams.scenarios import VARIANTS, Random
 
 # Numbers drawn at once; how draws fall into blocks is part of the result, so this must not change.
 _BLOCK = 200_000
@@ -39,15 +38,11 @@ class Wild(Scenario):
     tries: int = option(200, "draws after which the best is taken, though some chunk has fewer")
 
     def __post_init__(self) -> None:
-        self.require_number("delta")
-        if not 1e-6 <= self.delta <= 1e6:
-            raise OptionError(f"delta must be a number from 1e-6 to 1e6, got {self.delta!r}.")
+        require_number("delta", self.delta, 1e-6, 1e6)
         object.__setattr__(self, "delta", float(self.delta))  # 1 and 1.0 are the same stream
         self.require_choice("variant", *VARIANTS)
-        self.require_at_least_zero("least")
+        require_int("least", self.least, 0)
         self.require_positive_int("tries")
-        if not isinstance(self.least, int):
-            raise OptionError(f"least must be a whole number of at least 0, got {self.least!r}.")
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
         self.require_domains(samples, 2 if self.variant == "paper" else 1)

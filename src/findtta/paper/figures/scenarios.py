@@ -65,8 +65,7 @@ def _draw(figure: Figure, streams: Mapping[str, Mapping[str, Any]]) -> None:
     import numpy as np
     from matplotlib.patches import Patch
 
-    from findtta.streams.drawing import View
-    from findtta.streams.figure import domain_colours, draw_view
+    from findtta.streams.plot import View, domain_colours, draw_view
 
     colours = domain_colours([domain for stream in streams.values() for domain in stream["domains"]])
     axes = figure.subplots(len(streams), 1, squeeze=False)[:, 0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from findtta.bench.plan import Plan
 from findtta.data.contact_sheet import contact_sheet
-from findtta.streams.drawing import views
+from findtta.streams.plot import views
 
 
 def measure_sheet(plan: Plan, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.data.dataset import DomainDataset
+from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.errors import OptionError
 from findtta.options import Options
 
@@ -72,10 +72,19 @@ class Order:
 
 @dataclass(frozen=True)
 class Scenario(Options, ABC):
-    """A way for samples to arrive; its fields are its settings."""
+    """A way for samples to arrive; its fields are its settings.
+
+    Attributes:
+        name: The name of the scenario.
+        summary: One line for lists.
+        usual_severity: The severity, or severities, of the domains that it is made of unless others are asked for.
+        needs_clean: Whether it needs clean samples beside drifted ones.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    usual_severity: ClassVar[int | tuple[int, ...]] = 5
+    needs_clean: ClassVar[bool] = False
 
     @abstractmethod
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
@@ -104,15 +113,19 @@ class Scenario(Options, ABC):
             dataset: All there is.
             domains: As for :meth:`DomainDataset.pick`; None leaves the choice to the scenario.
             severity: As for :meth:`DomainDataset.pick`; None leaves the choice to the scenario.
-            limit: At most so many images per domain.
+            limit: The largest number of images per domain.
 
         Returns:
             The part.
         """
-        return dataset.pick(domains, 5 if severity is None else severity, limit)
+        severity = cls.usual_severity if severity is None else severity
+        if cls.needs_clean and CLEAN in dataset.domains:
+            picked = dataset.pick(domains, severity).domains
+            domains = picked if CLEAN in picked else (CLEAN, *picked)
+        return dataset.pick(domains, severity, limit)
 
     def require_domains(self, samples: Samples, least: int) -> None:
-        """Raise unless at least so many domains have samples."""
+        """Raise unless at least this many domains have samples."""
         present = np.count_nonzero(samples.counts)
         if present < least:
             raise OptionError(
@@ -144,7 +157,7 @@ def serve(domain_ids: Ints, queues: Sequence[Ints]) -> Ints:
 
 
 def batch_sizes(count: int, batch_size: int) -> Ints:
-    """Cut so many samples into full batches, the last of them perhaps smaller."""
+    """Cut a number of samples into full batches, the last of them perhaps smaller."""
     full, rest = divmod(count, batch_size)
     return np.array([batch_size] * full + [rest] * bool(rest), np.int64)
 

@@ -1,0 +1,211 @@
+"""Streams drawn as text or as a figure: batches from left to right, and in each the shares of the domains."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from findtta import plots
+from findtta._io import write_file
+from findtta.data.dataset import CLEAN, split_domain
+from findtta.errors import OptionError
+from findtta.streams.make import SCENARIOS
+from findtta.streams.order import Ints
+from findtta.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Shares = NDArray[np.float64]
+Colour = tuple[float, float, float]
+
+#: From none to nearly all; the second for terminals that know ASCII only.
+BLOCKS = " ░▒▓█"
+ASCII = " .:#@"
+#: The share from which the second, third and last shade is used.
+STEPS = (0.12, 0.35, 0.75)
+#: What figures are written as.
+FORMATS = (".png", ".svg", ".pdf")
+_CLEAN_COLOUR: Colour = (0.85, 0.85, 0.85)
+_COLUMNS, _ZOOMED = 240, 60  # of a figure
+_LEGEND_COLUMNS = 5
+
+
+@dataclass(frozen=True)
+class View:
+    """Part of a stream as columns of one batch or of several together.
+
+    Attributes:
+        title: What part it is.
+        edges: The batches at which columns begin, and the one after the last, shape (columns + 1,).
+        shares: The share of each domain in each column, shape (columns, domains).
+    """
+
+    title: str
+    edges: Ints
+    shares: Shares
+
+
+def views(stream: Stream, columns: int, zoomed: int) -> list[View]:
+    """Show a stream in a number of columns.
+
+    Args:
+        stream: The stream.
+        columns: How many columns fit.
+        zoomed: How many of them show single batches if the stream has more batches than that.
+
+    Returns:
+        The whole stream, batch by batch if there is room; else blocks of batches, and single batches from its
+        middle, since blocks cannot show what changes from batch to batch.
+    """
+    batches, counts = len(stream), stream.composition()
+    if batches <= columns:
+        return [View(f"{batches:,} batches", *_columns(counts, 0, batches, batches))]
+    blocks = columns - zoomed
+    start = (batches - zoomed) // 2
+    return [
+        View(f"all {batches:,} batches in {blocks} blocks", *_columns(counts, 0, batches, blocks)),
+        View(f"batches {start}-{start + zoomed - 1}", *_columns(counts, start, start + zoomed, zoomed)),
+    ]
+
+
+def draw(stream: Stream, width: int = 80, shades: str = BLOCKS) -> str:
+    """Draw a stream as text.
+
+    Args:
+        stream: The stream.
+        width: Characters per line.
+        shades: Five characters, from none to nearly all.
+
+    Returns:
+        A line per domain, and one below that says what the columns are.
+    """
+    names = [_shortened(domain, max(8, width // 4)) for domain in stream.domains]
+    margin = max(map(len, names))
+    room = max(8, width - margin - 4)  # two bars of the frame, one between the views, one space
+    shown = views(stream, room, room // 2)
+    lines = []
+    for index, name in enumerate(names):
+        parts = ["".join(shades[_level(share)] for share in view.shares[:, index]) for view in shown]
+        lines.append(f"{name.rjust(margin)} |{'|'.join(parts)}|")
+    first = [_shortened(view.title, len(view.shares)).ljust(len(view.shares)) for view in shown[:-1]]
+    titles = " ".join([" " * (margin + 1), *first, shown[-1].title])
+    return "\n".join([*lines, _shortened(titles, width)])
+
+
+def legend(shades: str = BLOCKS) -> str:
+    """Say what the shades mean."""
+    limits = [f"{100 * step:.0f}" for step in STEPS]
+    return (
+        f"share of the samples: {shades[1]} up to {limits[0]} %, {shades[2]} up to {limits[1]} %, "
+        f"{shades[3]} up to {limits[2]} %, {shades[4]} more"
+    )
+
+
+def _columns(counts: Ints, start: int, stop: int, columns: int) -> tuple[Ints, Shares]:
+    edges = start + np.arange(columns + 1) * (stop - start) // columns
+    sums = np.add.reduceat(counts[:stop], edges[:-1], axis=0)
+    return edges, sums / sums.sum(axis=1, keepdims=True)
+
+
+def _level(share: float) -> int:
+    return 0 if share == 0 else 1 + int(np.searchsorted(STEPS, share, side="left"))
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(0, room - 2)] + ".."
+
+
+def can_show(shades: Sequence[str], encoding: str | None) -> bool:
+    """Whether a terminal of this encoding knows the characters."""
+    try:
+        "".join(shades).encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def save_figure(streams: Sequence[Stream], path: Path) -> None:
+    """Draw streams, one panel each, into a file whose ending says the format."""
+    if path.suffix.lower() not in FORMATS:
+        raise OptionError(f"the figure must be a file ending in {', '.join(FORMATS)}, got {path.name!r}.")
+    colours = domain_colours([domain for stream in streams for domain in stream.domains])
+    legend_rows = -(-len(colours) // _LEGEND_COLUMNS)
+    kind = path.suffix.lower()[1:]
+    drawn = plots.render(
+        lambda figure: _draw_figure(figure, streams, colours),
+        (10, 1.65 * len(streams) + 0.25 * legend_rows + 0.6),
+        title="streams",
+        kinds=(kind,),
+    )
+    write_file(path, drawn[kind])
+
+
+def _draw_figure(figure: Figure, streams: Sequence[Stream], colours: Mapping[str, Colour]) -> None:
+    from matplotlib.patches import Patch
+
+    for panel, stream in zip(figure.subfigures(len(streams), 1, squeeze=False)[:, 0], streams, strict=True):
+        settings = ", ".join(f"{name}={value}" for name, value in stream.settings.items())
+        title = f"{stream.scenario}: {SCENARIOS[stream.scenario].summary}" + (f" ({settings})" if settings else "")
+        panel.suptitle(title, x=0.012, ha="left", fontsize=10)
+        shown = views(stream, _COLUMNS, _ZOOMED)
+        axes = panel.subplots(1, len(shown), width_ratios=(2, 1)[: len(shown)], squeeze=False)[0]
+        for axis, view in zip(axes, shown, strict=True):
+            draw_view(axis, view, [colours[domain] for domain in stream.domains])
+        axes[0].set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    figure.legend(
+        handles=[Patch(color=colour, label=domain) for domain, colour in colours.items()],
+        loc="outside lower center",
+        ncols=_LEGEND_COLUMNS,
+        fontsize=8,
+        frameon=False,
+    )
+
+
+def draw_view(axis: Axes, view: View, colours: Sequence[Colour]) -> None:
+    """Draw the share of every domain over the batches of one view of a stream."""
+    from matplotlib.ticker import MaxNLocator
+
+    tops = view.shares.cumsum(axis=1)
+    for index, colour in enumerate(colours):
+        baseline = tops[:, index] - view.shares[:, index]
+        axis.stairs(tops[:, index], view.edges, baseline=baseline, fill=True, color=colour, linewidth=0)
+    axis.set_xlim(view.edges[0], view.edges[-1])
+    axis.set_ylim(0, 1)
+    axis.set_yticks([])
+    axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    axis.tick_params(labelsize=8, length=2)
+    axis.set_xlabel(view.title, fontsize=8)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+def domain_colours(domains: Sequence[str]) -> dict[str, Colour]:
+    """Give every kind of domain a hue, and paler shades of it to its milder severities."""
+    kinds = list(dict.fromkeys(split_domain(domain)[0] for domain in domains if domain != CLEAN))
+    worst = max((split_domain(domain)[1] or 0 for domain in domains), default=0)
+    colours: dict[str, Colour] = {}
+    for domain in sorted(set(domains), key=lambda domain: _place(domain, kinds)):
+        if domain == CLEAN:
+            colours[domain] = _CLEAN_COLOUR
+            continue
+        kind, severity = split_domain(domain)
+        position = kinds.index(kind)
+        hue = 0.92 * position / len(kinds)  # the last must not come back to the first
+        strength = 1.0 if severity is None else 0.25 + 0.75 * severity / worst
+        # Neighbours in hue differ in lightness, so that fifteen kinds can be told apart.
+        lightness = 0.42 if position % 2 else 0.62
+        red, green, blue = colorsys.hls_to_rgb(hue, 1 - strength * (1 - lightness), 0.65)
+        colours[domain] = (red, green, blue)
+    return colours
+
+
+def _place(domain: str, kinds: Sequence[str]) -> tuple[int, int]:
+    kind, severity = split_domain(domain)
+    return (-1 if domain == CLEAN else kinds.index(kind), severity or 0)

@@ -1,0 +1,324 @@
+"""Scenarios: the ways in which samples of several domains arrive; the scenario Wild has a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from findtta.data.dataset import CLEAN, SEVERITIES, split_domain
+from findtta.errors import OptionError
+from findtta.options import option
+from findtta.streams.order import (
+    Ints,
+    Order,
+    Samples,
+    Scenario,
+    batch_sizes,
+    batch_sizes_within,
+    generator,
+    serve,
+    shuffled_rows,
+)
+
+VARIANTS = ("text", "paper")
+
+
+@dataclass(frozen=True)
+class Static(Scenario):
+    """One domain after the other, in the order of the dataset, as in continual adaptation.
+
+    Batches end where a domain ends, so that each has one domain, as the FIND paper says of this scenario. TTAB
+    cuts across: ``across=True``. TTAB also puts the images of all domains into the same order; here each has its
+    own.
+    """
+
+    name = "static"
+    summary = "one domain after the other"
+
+    across: bool = option(False, "let batches run across from one domain to the next")
+
+    def __post_init__(self) -> None:
+        self.require_flag("across")
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        domain_ids = np.repeat(np.arange(len(samples.domains)), samples.counts)
+        sizes = batch_sizes_within(samples.counts.tolist(), batch_size, self.across)
+        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+
+
+@dataclass(frozen=True)
+class CrossMix(Scenario):
+    """All samples of all domains in one uniformly random order, so that every batch mixes domains."""
+
+    name = "crossmix"
+    summary = "all domains mixed in every batch"
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        return Order.once(*mixed(samples, seed), batch_sizes(len(samples), batch_size))
+
+
+@dataclass(frozen=True)
+class Lifelong(Scenario):
+    """CrossMix several times over, each time in another order, without a pause in between.
+
+    The first round is the stream CrossMix of the same seed. Batches end where a round ends.
+    """
+
+    name = "lifelong"
+    summary = "all domains mixed, the whole data several times over"
+
+    rounds: int = option(2, "passes over the data")
+
+    def __post_init__(self) -> None:
+        self.require_positive_int("rounds")
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        passes = [mixed(samples, seed, round_) for round_ in range(self.rounds)]
+        sizes = batch_sizes(len(samples), batch_size)
+        return Order(
+            domain_ids=np.concatenate([domain_ids for domain_ids, _ in passes]),
+            rows=np.concatenate([rows for _, rows in passes]),
+            sizes=np.tile(sizes, self.rounds),
+            rounds=np.repeat(np.arange(self.rounds), len(sizes)),
+        )
+
+
+def mixed(samples: Samples, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
+    """Return the domains and rows of all samples in a random order, another one for each round."""
+    # A trailing zero does not change a seed: round 0 is numpy's default_rng(seed), the order that TTAB has.
+    order = np.random.default_rng([seed, round_]).permutation(len(samples))
+    domain_ids = np.repeat(np.arange(len(samples.domains)), samples.counts)
+    rows = np.concatenate([np.arange(count) for count in samples.counts])
+    return domain_ids[order], rows[order]
+
+
+@dataclass(frozen=True)
+class Shuffle(Scenario):
+    """Batches of one domain and batches of mixed domains in turn.
+
+    The paper says no more than that. Here half of every domain goes into single-domain batches, and all the rest
+    is mixed: with batch statistics on ImageNet-C the paper reports for Shuffle just the mean of Static and
+    CrossMix.
+    """
+
+    name = "shuffle"
+    summary = "batches of one domain and batches of mixed domains in turn"
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        self.require_domains(samples, 2)
+        singles_of = samples.counts // 2 // batch_size
+        if not singles_of.any():
+            raise OptionError(
+                f"stream {self.name!r} puts half of each domain into single-domain batches, so batch_size must be "
+                f"at most half of the largest domain ({samples.counts.max() // 2}), got {batch_size}: "
+                "take a smaller batch_size or more samples."
+            )
+        singles = _without_neighbours(singles_of, generator(seed, "single-domain batches"))
+        pool = np.repeat(np.arange(len(samples.counts)), samples.counts - singles_of * batch_size)
+        pool = generator(seed, "mixed batches").permutation(pool)
+
+        # The mixed half is never the smaller one, so single, mixed, single, ... leaves mixed batches at the end.
+        in_turn = len(singles) * batch_size
+        alternating = np.stack([np.repeat(singles, batch_size), pool[:in_turn]]).reshape(2, -1, batch_size)
+        domain_ids = np.concatenate([alternating.swapaxes(0, 1).ravel(), pool[in_turn:]])
+        sizes = batch_sizes(len(domain_ids), batch_size)
+        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+
+
+def _without_neighbours(counts: Ints, random: np.random.Generator) -> Ints:
+    """Return domain d ``counts[d]`` times in random order, the same twice in a row only if it must be."""
+    left = counts.copy()
+    order: list[int] = []
+    for remaining in range(int(counts.sum()), 0, -1):
+        weights = left.copy()
+        if order:
+            weights[order[-1]] = 0
+        most = int(weights.argmax())
+        if weights[most] > remaining // 2:
+            chosen = most  # later it would meet itself
+        elif weights[most] == 0:
+            chosen = order[-1]  # only this one is left
+        else:
+            sums = weights.cumsum()
+            chosen = int(np.searchsorted(sums, random.integers(sums[-1]), side="right"))
+        order.append(chosen)
+        left[chosen] -= 1
+    return np.array(order, np.int64)
+
+
+@dataclass(frozen=True)
+class Random(Scenario):
+    """A random number of domains in each batch.
+
+    By the text of the paper (``"text"``), every batch draws the number of its domains uniformly, then which ones,
+    and takes as evenly as possible from each. The paper's numbers fit another reading better (``"paper"``): the
+    batches of Shuffle, half of them of one domain, in random order.
+    """
+
+    name = "random"
+    summary = "a random number of domains in each batch"
+
+    variant: str = option(
+        "text",
+        "'text' (1 to all domains, each number as likely) or 'paper' (the batches of shuffle in random order)",
+    )
+
+    def __post_init__(self) -> None:
+        self.require_choice("variant", *VARIANTS)
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        if self.variant == "paper":
+            self.require_domains(samples, 2)
+            shuffled = Shuffle().arrange(samples, batch_size, seed)
+            return _reorder(shuffled, generator(seed, "order of batches"))
+        domain_ids, sizes = _draw(samples.counts, batch_size, generator(seed, "domains of batches"))
+        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+
+
+def _reorder(order: Order, random: np.random.Generator) -> Order:
+    """Return the same batches in random order."""
+    ends = order.sizes.cumsum()
+    chosen = random.permutation(len(ends))
+    positions = np.concatenate([np.arange(ends[batch] - order.sizes[batch], ends[batch]) for batch in chosen])
+    return Order.once(order.domain_ids[positions], order.rows[positions], order.sizes[chosen])
+
+
+def _draw(counts: Ints, batch_size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
+    """Draw domains batch by batch until none has samples left; returns domain ids and batch sizes."""
+    left = counts.copy()
+    parts: list[Ints] = []
+    while left.any():
+        present = random.permutation(np.flatnonzero(left))
+        # In a batch of 4 there is no room for 5 domains.
+        chosen = int(random.integers(1, min(len(present), batch_size) + 1))
+        taken = _share_out(left[present], chosen, batch_size)
+        left[present] -= taken
+        parts.append(np.repeat(present, taken))
+    return np.concatenate(parts), np.array([len(part) for part in parts], np.int64)
+
+
+def _share_out(available: Ints, chosen: int, batch_size: int) -> Ints:
+    """Take evenly from the first ``chosen`` domains; what some lack, others give, the chosen ones first."""
+    taken = np.zeros_like(available)
+    each, rest = divmod(batch_size, chosen)
+    taken[:chosen] = each
+    taken[:rest] += 1
+    taken = np.minimum(taken, available)
+    missing = batch_size - taken.sum()
+    for index in range(len(available)):
+        if missing == 0:
+            break
+        more = min(missing, available[index] - taken[index])
+        taken[index] += more
+        missing -= more
+    return taken
+
+
+@dataclass(frozen=True)
+class Gradual(Scenario):
+    """Each kind of drift grows severity by severity, then fades again; then comes the next kind.
+
+    Severities 1, 2, 3, 4, 5, 4, 3, 2, 1. Every sample comes once: the domain of a severity that is passed twice
+    shows one half of its samples on the way up and the other on the way down, and the worst severity shows all at
+    once.
+    """
+
+    name = "gradual"
+    summary = "each kind of drift grows and fades before the next one comes"
+    usual_severity = SEVERITIES
+
+    across: bool = option(False, "let batches run across from one severity to the next")
+
+    def __post_init__(self) -> None:
+        self.require_flag("across")
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        steps = [step for kind in _kinds(samples.domains) for step in _up_and_down(kind, samples)]
+        counts = [count for _, count in steps]
+        domain_ids = np.repeat(np.array([domain for domain, _ in steps]), counts)
+        sizes = batch_sizes_within(counts, batch_size, self.across)
+        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+
+
+def _kinds(domains: Sequence[str]) -> list[list[int]]:
+    """Return for each kind of domain its domains, from the mildest to the worst."""
+    kinds: dict[str, dict[int, int]] = {}
+    for index, domain in enumerate(domains):
+        kind, severity = split_domain(domain)
+        if severity is None:
+            raise OptionError(
+                f"stream 'gradual' needs domains with severities such as 'fog@3', but {domain!r} has none: "
+                "leave it out, for instance with dataset.pick(['fog'], severity=(1, 2, 3, 4, 5))."
+            )
+        kinds.setdefault(kind, {})[severity] = index
+    for kind, by_severity in kinds.items():
+        if len(by_severity) < 2:
+            raise OptionError(
+                f"stream 'gradual' needs at least 2 severities of every kind of domain, but {kind!r} has one: "
+                "pick more, for instance with dataset.pick(severity=(1, 2, 3, 4, 5))."
+            )
+    return [[by_severity[level] for level in sorted(by_severity)] for by_severity in kinds.values()]
+
+
+def _up_and_down(kind: Sequence[int], samples: Samples) -> list[tuple[int, int]]:
+    """Return the steps of one kind: which domain, and how many samples of it."""
+    *milder, worst = [(domain, int(samples.counts[domain])) for domain in kind]
+    up = [(domain, (count + 1) // 2) for domain, count in milder]
+    down = [(domain, count // 2) for domain, count in reversed(milder)]
+    return [*up, worst, *down]
+
+
+@dataclass(frozen=True)
+class MostlyClean(Scenario):
+    """Clean samples with a few drifted ones among them.
+
+    A fraction of the samples is clean, and the drifted domains share the rest equally; all are mixed as in
+    CrossMix. No sample comes twice, so the stream is as long as the domain that runs out first allows, and of the
+    others only a random part is used.
+    """
+
+    name = "mostly-clean"
+    summary = "clean samples with a few drifted ones among them"
+    needs_clean = True
+
+    fraction: float = option(0.9, "part of the samples that is clean")
+
+    def __post_init__(self) -> None:
+        self.require_number("fraction")
+        if not 0 < self.fraction < 1:
+            raise OptionError(
+                f"fraction must be a number between 0 and 1, got {self.fraction!r}: for clean "
+                "samples alone, take the stream 'crossmix' of dataset.pick(['clean'])."
+            )
+
+    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+        domain_ids = np.repeat(np.arange(len(samples.domains)), self._used(samples))
+        domain_ids = generator(seed, "mostly clean").permutation(domain_ids)
+        rows = serve(domain_ids, shuffled_rows(samples, seed))
+        return Order.once(domain_ids, rows, batch_sizes(len(domain_ids), batch_size))
+
+    def _used(self, samples: Samples) -> Ints:
+        """Return how many samples of each domain the stream has."""
+        if CLEAN not in samples.domains or len(samples.domains) < 2:
+            raise OptionError(
+                f"stream {self.name!r} needs the domain {CLEAN!r} and at least one drifted domain, but the "
+                f"dataset has {', '.join(samples.domains)}: pick both."
+            )
+        clean = samples.domains.index(CLEAN)
+        drifted = np.delete(samples.counts, clean)
+        fraction = Fraction(str(float(self.fraction)))  # 0.9 as it is written: nine tenths
+        clean_per_drifted = len(drifted) * fraction / (1 - fraction)
+        each = min(int(drifted.min()), int(samples.counts[clean] / clean_per_drifted))
+        if each < 1:
+            raise OptionError(
+                f"stream {self.name!r} with fraction={self.fraction} needs {float(clean_per_drifted):.4g} clean "
+                f"samples for one sample of each of the {len(drifted)} drifted domains, but there are "
+                f"{samples.counts[clean]} clean ones and {drifted.min()} of the smallest drifted domain: take a "
+                "smaller fraction, fewer domains or more samples."
+            )
+        used = np.full(len(samples.domains), each, np.int64)
+        used[clean] = min(int(samples.counts[clean]), round(each * clean_per_drifted))
+        return used
