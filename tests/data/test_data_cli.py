@@ -8,7 +8,7 @@ from PIL import Image
 
 from findtta.cli import data
 from findtta.data import published
-from findtta.data.published import PUBLISHED, Archive
+from findtta.data.published import PUBLISHED
 from findtta.errors import OptionError, UnknownNameError
 from make_datasets import cifar_pickles, pictures, tar_bytes, write_cifar_c, write_images
 
@@ -32,7 +32,7 @@ def test_get_make_and_show_one_after_another(tmp_path, root, monkeypatch, capsys
     archive.write_bytes(
         tar_bytes({f"cifar-10-batches-py/{name}": content for name, content in files.items()}, "w:gz")
     )
-    known = Archive(PUBLISHED["cifar10"].archives["all"].url, hashlib.md5(archive.read_bytes()).hexdigest())
+    known = replace(PUBLISHED["cifar10"].archives["all"], md5=hashlib.md5(archive.read_bytes()).hexdigest())
     monkeypatch.setattr(
         published, "PUBLISHED", {"cifar10": replace(PUBLISHED["cifar10"], archives={"all": known})}
     )
@@ -54,7 +54,7 @@ def test_get_make_and_show_one_after_another(tmp_path, root, monkeypatch, capsys
 def test_show_describes_published_data(tmp_path, capsys):
     write_cifar_c(tmp_path / "c")
     assert run("show", tmp_path / "c") == 0
-    assert "c: 40 images of 32x32, 10 domains, 3 classes, drift as it comes" in capsys.readouterr().out
+    assert "c: 40 images of 32x32, 10 domains, 3 classes, drift from the data" in capsys.readouterr().out
 
 
 def test_show_takes_domains_and_sizes(tmp_path, capsys):
@@ -66,19 +66,19 @@ def test_show_takes_domains_and_sizes(tmp_path, capsys):
     with pytest.raises(UnknownNameError, match="phtoo"):
         run("show", tmp_path / "pacs", "-o", sheet, "--domains", "phtoo")
     for place in (tmp_path / "missing" / "sheet.png", tmp_path / "sheet.unknown"):
-        with pytest.raises(OptionError, match="--out must be an image file that can be written"):
+        with pytest.raises(OptionError, match="--output must be an image file that can be written"):
             run("show", tmp_path / "pacs", "-o", place)
 
 
 def test_make_needs_to_know_the_clean_set(tmp_path):
-    with pytest.raises(OptionError, match="--from must name the clean set"):
+    with pytest.raises(OptionError, match="--from must name the clean dataset"):
         run("make", "mine-c")
 
 
 def test_make_scales_folders_of_images(tmp_path, capsys):
     write_images(tmp_path / "photos", ["cat/1", "dog/1"], side=50)
     options = ("--image-size", 32, "--resize", 40, "--corruptions", "contrast", "--severities", 1, "--quiet")
-    assert run("make", "mine-c", "--from", tmp_path / "photos", "--out", tmp_path / "made", *options) == 0
+    assert run("make", "mine-c", "--from", tmp_path / "photos", "--output", tmp_path / "made", *options) == 0
     assert np.load(tmp_path / "made" / "contrast.npy").shape == (10, 32, 32, 3)
     assert capsys.readouterr().err == ""
 
@@ -86,7 +86,7 @@ def test_make_scales_folders_of_images(tmp_path, capsys):
 def test_make_takes_the_extra_corruptions(tmp_path):
     np.savez(tmp_path / "d.npz", images=pictures(2), labels=[0, 1])
     options = ("--corruptions", "contrast", "--extra", "--severities", 1, "--quiet", "--constants", "cifar")
-    assert run("make", "mine-c", "--from", tmp_path / "d.npz", "--out", tmp_path / "made", *options) == 0
+    assert run("make", "mine-c", "--from", tmp_path / "d.npz", "--output", tmp_path / "made", *options) == 0
     assert (tmp_path / "made" / "spatter.npy").exists()
 
 
@@ -94,7 +94,7 @@ def test_a_subcommand_is_needed(capsys):
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+    assert "ACTION" in capsys.readouterr().err
 
 
 def test_lists_take_commas_and_spaces():

@@ -1,4 +1,4 @@
-"""Fetch published datasets, make corrupted ones, and look at them."""
+"""``findtta data``: download published datasets, generate corrupted ones, and look at them."""
 
 from __future__ import annotations
 
@@ -7,41 +7,87 @@ from pathlib import Path
 
 from findtta.cli.lists import names
 from findtta.data.dataset import EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, SEVERITIES
+from findtta.errors import OptionError
 
-#: The clean set that a corrupted one is made from unless another is named.
+#: The clean set that a corrupted one is generated from unless another is named.
 _CLEAN_OF = {"cifar10-c": "cifar10", "cifar100-c": "cifar100"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands of ``findtta data`` and their arguments."""
-    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="data_command")
-    _add_get(subparsers.add_parser("get", help="fetch a published dataset and check it"))
-    _add_make(subparsers.add_parser("make", help="corrupt a clean set and keep the result; a kill only pauses it"))
-    _add_show(subparsers.add_parser("show", help="describe a dataset, and draw some images of its domains"))
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the subcommand."""
-    return int({"get": _get, "make": _make, "show": _show}[arguments.data_command](arguments))
-
-
-def _add_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="cifar10-c, cifar100-c, imagenet-c, cifar10 or cifar100")
-    _add_root(parser)
-    parser.add_argument(
-        "--from-file",
-        metavar="FILE",
-        nargs="+",
-        default=[],
-        help="use these archives, downloaded by other means; they are checked all the same",
+    """Declare the actions of ``findtta data`` and their arguments."""
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    get = actions.add_parser("get", help="download a published dataset and verify it")
+    get.set_defaults(action=_get)
+    get.add_argument("name", help="cifar10-c, cifar100-c, imagenet-c, cifar10 or cifar100")
+    get.add_argument(
+        "--from-file", metavar="FILE", nargs="+", default=[], help="unpack these archives; nothing is downloaded"
     )
-    parser.add_argument(
+    get.add_argument(
         "--parts",
         nargs="+",
         metavar="PART",
-        help="of imagenet-c: noise, blur, weather, digital, extra (default: all but extra)",
+        help="parts of imagenet-c: noise, blur, weather, digital, extra (default: all but extra)",
     )
-    _add_quiet(parser)
+
+    make = actions.add_parser("make", help="corrupt a clean dataset and write the result; it can be interrupted")
+    make.set_defaults(action=_make)
+    make.add_argument("name", help="name of the result, such as cifar10-c")
+    make.add_argument(
+        "--from",
+        dest="clean",
+        metavar="NAME|PATH",
+        help="the clean dataset (default: cifar10 for cifar10-c, ...)",
+    )
+    make.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="folder to write to (default: NAME-generated in --root)"
+    )
+    make.add_argument(
+        "--corruptions", nargs="+", metavar="NAME", help="corruptions (default: the fifteen of the benchmark)"
+    )
+    make.add_argument("--extra", action="store_true", help=f"also {', '.join(EXTRA_CORRUPTIONS)}")
+    make.add_argument(
+        "--severities", nargs="+", type=int, metavar="N", default=SEVERITIES, help="severities (default: 1 to 5)"
+    )
+    make.add_argument("--constants", metavar="NAME", help="strengths: cifar or imagenet (default: by image size)")
+    make.add_argument(
+        "--layout",
+        choices=("arrays", "folders"),
+        help="as CIFAR-10-C or as ImageNet-C (default: by image size)",
+    )
+    make.add_argument("--resize", type=int, metavar="N", help="length of the shorter side before the centre crop")
+    make.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+
+    show = actions.add_parser("show", help="describe a dataset, and draw images of its domains")
+    show.set_defaults(action=_show)
+    show.add_argument("source", help="shapes, the name of a downloaded dataset, or a path")
+    show.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="draw images of all domains into this .png"
+    )
+    show.add_argument(
+        "--domains", nargs="+", metavar="NAME", help="domains (default: those that streams are made of, and clean)"
+    )
+    show.add_argument("--severity", type=int, default=5, metavar="N", help="severity of the domains (default: 5)")
+    show.add_argument("--images", type=int, default=4, metavar="N", help="images per domain (default: 4)")
+
+    for action, seed in ((make, "corruptions"), (show, "choice of images")):
+        action.add_argument(
+            "--image-size", type=int, metavar="N", help="resize and crop image files to this side (default: no)"
+        )
+        action.add_argument("--seed", type=int, default=0, metavar="N", help=f"seed of the {seed} (default: 0)")
+    for action in (get, make, show):
+        action.add_argument(
+            "--root",
+            metavar="DIR",
+            type=Path,
+            help="folder of datasets (default: $FINDTTA_DATA or the cache)",
+        )
+    for action in (get, make):
+        action.add_argument("--quiet", action="store_true", help="show no progress bars")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the action."""
+    return int(arguments.action(arguments))
 
 
 def _get(arguments: argparse.Namespace) -> int:
@@ -51,66 +97,31 @@ def _get(arguments: argparse.Namespace) -> int:
         arguments.name,
         root=arguments.root,
         from_files=arguments.from_file,
-        parts=arguments.parts,
+        parts=names(arguments.parts),
         progress=not arguments.quiet,
     )
     print(f"{arguments.name} is in {folder}")
     return 0
 
 
-def _add_make(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="what to call the result, such as cifar10-c")
-    parser.add_argument(
-        "--from",
-        dest="clean",
-        metavar="CLEAN",
-        help="the clean set: a path or a name (default for cifar10-c, cifar100-c: the fetched one)",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="DIR",
-        dest="out",
-        type=Path,
-        help="where to (default: NAME-generated among the datasets)",
-    )
-    _add_root(parser)
-    parser.add_argument("--corruptions", nargs="+", metavar="NAME", help="default: the fifteen of the benchmark")
-    parser.add_argument("--extra", action="store_true", help=f"also make {', '.join(EXTRA_CORRUPTIONS)}")
-    parser.add_argument(
-        "--severities", nargs="+", type=int, metavar="N", default=list(SEVERITIES), help="default: 1 to 5"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the corruptions (default: 0)")
-    parser.add_argument("--constants", help="strengths of the corruptions (default: by the size of the images)")
-    parser.add_argument(
-        "--layout", choices=("arrays", "folders"), help="as CIFAR-10-C or as ImageNet-C (default: by size)"
-    )
-    parser.add_argument(
-        "--image-size", type=int, metavar="N", help="scale and cut a folder of images to this side"
-    )
-    parser.add_argument("--resize", type=int, metavar="N", help="scale the shorter side to this before the cut")
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the work (default: 1)")
-    _add_quiet(parser)
-
-
 def _make(arguments: argparse.Namespace) -> int:
     from findtta.data.corrupted import generate
     from findtta.data.open import load_as_is
     from findtta.data.published import GENERATED_SUFFIX, data_root
-    from findtta.errors import OptionError
 
     source = arguments.clean or _CLEAN_OF.get(arguments.name)
     if source is None:
-        raise OptionError(f"--from must name the clean set that {arguments.name} is made from.")
+        raise OptionError(f"--from must name the clean dataset that {arguments.name} is made from.")
     sizes = {"image_size": arguments.image_size, "resize": arguments.resize}
     options = {name: value for name, value in sizes.items() if value is not None}
-    clean = load_as_is(source, root=arguments.root, **options)
-    corruptions = names(arguments.corruptions) or [*MAIN_CORRUPTIONS]
-    out = generate(
+    folder = generate(
         arguments.name,
-        clean,
-        arguments.out or data_root(arguments.root) / f"{arguments.name}{GENERATED_SUFFIX}",
-        corruptions=[*corruptions, *(EXTRA_CORRUPTIONS if arguments.extra else ())],
+        load_as_is(source, root=arguments.root, **options),
+        arguments.output or data_root(arguments.root) / f"{arguments.name}{GENERATED_SUFFIX}",
+        corruptions=[
+            *(names(arguments.corruptions) or MAIN_CORRUPTIONS),
+            *(EXTRA_CORRUPTIONS if arguments.extra else ()),
+        ],
         severities=arguments.severities,
         seed=arguments.seed,
         constants=arguments.constants,
@@ -118,38 +129,22 @@ def _make(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         progress=not arguments.quiet,
     )
-    print(f"{arguments.name} (generated) is in {out}")
+    print(f"{arguments.name} (generated) is in {folder}")
     return 0
-
-
-def _add_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", help="shapes, the name of a fetched dataset, or a path")
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="draw a sheet of images into this .png")
-    _add_root(parser)
-    parser.add_argument(
-        "--domains", nargs="+", metavar="NAME", help="default: those a stream is made of, and clean"
-    )
-    parser.add_argument("--severity", type=int, default=5, help="of the domains that have one (default: 5)")
-    parser.add_argument("--images", type=int, default=4, help="images per domain (default: 4)")
-    parser.add_argument(
-        "--image-size", type=int, metavar="N", help="scale and cut a folder of images to this side"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of images (default: 0)")
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from findtta.data.contact_sheet import contact_sheet
     from findtta.data.open import load
-    from findtta.errors import OptionError
 
     options = {} if arguments.image_size is None else {"image_size": arguments.image_size}
     dataset = load(arguments.source, root=arguments.root, **options)
     height, width = dataset.image_size
     print(
         f"{dataset.name}: {len(dataset)} images of {height}x{width}, {len(dataset.domains)} domains, "
-        f"{len(dataset.classes)} classes, drift {'generated' if dataset.generated else 'as it comes'}"
+        f"{len(dataset.classes)} classes, drift {'generated' if dataset.generated else 'from the data'}"
     )
-    if arguments.out is None:
+    if arguments.output is None:
         return 0
     sheet = contact_sheet(
         dataset,
@@ -159,23 +154,10 @@ def _show(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     try:
-        sheet.save(arguments.out)
+        sheet.save(arguments.output)
     except (OSError, ValueError) as error:
         raise OptionError(
-            f"--out must be an image file that can be written, but {arguments.out}: {error}."
+            f"--output must be an image file that can be written, but {arguments.output}: {error}."
         ) from error
-    print(f"drawn into {arguments.out}")
+    print(f"drawn into {arguments.output}")
     return 0
-
-
-def _add_root(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--root",
-        metavar="DIR",
-        type=Path,
-        help="folder of the datasets (default: $FINDTTA_DATA, or the user's cache)",
-    )
-
-
-def _add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")

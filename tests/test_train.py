@@ -13,9 +13,7 @@ from findtta.data.shapes import shapes
 from findtta.errors import OptionError
 from findtta.models import build, load, weights_digest
 from findtta.models.check import clean_accuracy
-from findtta.training import Recipe, default_recipe, train
-from findtta.training.loop import _optimizer
-from findtta.training.source import Augmented, DrawnShapes, crop
+from findtta.train import Augmented, DrawnShapes, Recipe, _optimizer, _step, crop, default_recipe, train
 
 RECIPE = Recipe(epochs=2, batch_size=16, images_per_epoch=64, learning_rate=0.05)
 
@@ -89,7 +87,6 @@ def test_a_few_steps_learn_something():
     recipe = Recipe(epochs=1, batch_size=32, learning_rate=0.1, images_per_epoch=320, warmup=0.0)
     model, source = fresh(), DrawnShapes(320, 0, 1000)
     optimizer = _optimizer(model, recipe)
-    from findtta.training.loop import _step
 
     rows = np.arange(32)
     losses = [_step(model, optimizer, source, 0, rows, recipe, 0.1, "cpu").item() for _ in range(12)]
@@ -144,7 +141,7 @@ def test_drawn_shapes_are_fresh_every_epoch_and_begin_plain():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1"),
         ({"learning_rate": 0.0}, "above 0"),
         ({"warmup": 1.0}, "warmup"),
         ({"optimizer": "lamb"}, "'sgd' or 'adamw'"),
@@ -173,7 +170,7 @@ def test_the_command_trains_and_refuses_to_overwrite(tmp_path, capsys):
         "shapes",
         "--arch",
         "resnet20",
-        "--out",
+        "--output",
         str(out),
         "--epochs",
         "1",
@@ -185,12 +182,13 @@ def test_the_command_trains_and_refuses_to_overwrite(tmp_path, capsys):
     assert load("resnet20", weights=out).card.clean_images == 50
     assert main(command) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["train", "shapes", "--out", str(tmp_path / "net.pt")]) == 2
+    assert main(["train", "shapes", "--output", str(tmp_path / "net.pt")]) == 2
     assert "must end in .safetensors" in capsys.readouterr().err
-    assert main(["train", "shapes", "--source", "x", "--out", str(tmp_path / "n.safetensors")]) == 2
+    assert main(["train", "shapes", "--source", "x", "--output", str(tmp_path / "n.safetensors")]) == 2
     assert "drawn by code" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_real_kill_leaves_a_checkpoint_that_goes_on(tmp_path):
     """The process is killed outright, with no chance to tidy up."""
     script = f"""
@@ -198,8 +196,7 @@ import torch
 torch.set_num_threads(1)
 from findtta.data.shapes import shapes
 from findtta.models import build
-from findtta.training import Recipe, train
-from findtta.training.source import DrawnShapes
+from findtta.train import DrawnShapes, Recipe, train
 torch.manual_seed(0)
 model = build("resnet20", num_classes=10, normalization="half")
 recipe = Recipe(epochs=200, batch_size=16, images_per_epoch=64, learning_rate=0.05)

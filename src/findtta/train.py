@@ -1,0 +1,298 @@
+"""Training of the source models of the benchmark: one recipe, and training that a kill only pauses."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from tqdm.auto import tqdm
+
+from findtta._io import atomic_write
+from findtta.data.dataset import CLEAN, DomainDataset, Images, Labels, Rows
+from findtta.data.randomness import integers, sample_keys
+from findtta.data.shapes import draw, draw_labels
+from findtta.errors import OptionError
+from findtta.images import to_input
+from findtta.models.card import Classifier
+from findtta.models.check import clean_accuracy
+from findtta.models.weights import write_weights
+from findtta.options import Options, option
+
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Options):
+    """How a source model is trained; :func:`default_recipe` knows the values for each dataset and architecture."""
+
+    epochs: int = option(60, "passes over the training set", shown="28 for shapes, 150 for CIFAR; less for ViTs")
+    batch_size: int = option(128, "images per step")
+    learning_rate: float = option(
+        0.1, "largest learning rate; it rises to it and falls to 0 along a cosine", shown="0.1, or 0.002 for ViTs"
+    )
+    warmup: float = option(0.1, "fraction of the training in which the learning rate rises")
+    momentum: float = option(0.9, "Nesterov momentum of SGD")
+    weight_decay: float = option(
+        5e-4, "weight decay, except on normalization layers and biases", shown="0.0005, or 0.05 for ViTs"
+    )
+    optimizer: Literal["sgd", "adamw"] = option("sgd", "the optimizer", shown="sgd, or adamw for ViTs")
+    label_smoothing: float = option(0.0, "label smoothing of the cross-entropy")
+    images_per_epoch: int = option(10_000, "of shapes: new images drawn for each epoch")
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "precision of the forward pass; auto is bfloat16 on a GPU and float32 on a CPU"
+    )
+    seed: int = option(0, "seed of the first weights, the order of images and the crops")
+
+    def __post_init__(self) -> None:
+        self.require_positive_int("epochs", "batch_size", "images_per_epoch")
+        self.require_positive("learning_rate")
+        self.require_at_least_zero("weight_decay")
+        self.require_fraction("warmup", "momentum", "label_smoothing")
+        self.require_choice("optimizer", "sgd", "adamw")
+        self.require_choice("precision", "auto", "float32", "bfloat16")
+        self.require_seed("seed")
+        if self.warmup == 1:
+            raise OptionError("warmup must be below 1, got 1: the learning rate must fall again.")
+
+    def rate(self, progress: float) -> float:
+        """Return the learning rate at a point of the training, from 0 at its start to 1 at its end."""
+        if progress < self.warmup:
+            return self.learning_rate * (progress + 1e-3) / (self.warmup + 1e-3)
+        falling = (progress - self.warmup) / (1 - self.warmup)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * falling))
+
+
+def default_recipe(data: str, arch: str, **changes: Any) -> Recipe:
+    """Return the recipe for a dataset and an architecture, with some settings changed.
+
+    Args:
+        data: ``"shapes"``, ``"cifar10"`` or ``"cifar100"``.
+        arch: The architecture; vision transformers are trained with AdamW.
+        **changes: Settings to replace.
+
+    Returns:
+        The recipe.
+    """
+    settings: dict[str, Any] = {"epochs": 28 if data == "shapes" else 150}
+    if "vit" in arch:
+        settings |= {"optimizer": "adamw", "learning_rate": 2e-3, "weight_decay": 0.05}
+        settings["epochs"] = 16 if data == "shapes" else 150
+    return Recipe(**(settings | changes))
+
+
+class TrainingSource(Protocol):
+    """Gives the images of an epoch; the same for the same seed, epoch and position."""
+
+    def __len__(self) -> int:
+        """Return the images per epoch."""
+        ...
+
+    def batch(self, epoch: int, positions: Rows) -> tuple[Images, Labels]:
+        """Return the images at these positions of an epoch."""
+        ...
+
+
+class DrawnShapes:
+    """Shapes that no epoch shows twice, so that a model cannot memorize them.
+
+    Clutter grows to its full strength over the first epochs: with full clutter from the start, the loss stays flat
+    for many epochs.
+    """
+
+    def __init__(self, images_per_epoch: int, seed: int, easy_epochs: int) -> None:
+        self._count, self._seed, self._easy = images_per_epoch, seed, easy_epochs
+
+    def __len__(self) -> int:
+        return self._count
+
+    def batch(self, epoch: int, positions: Rows) -> tuple[Images, Labels]:
+        """Draw the images at these positions of an epoch."""
+        index = epoch * self._count + positions
+        clutter = min(epoch / self._easy, 1.0) if self._easy else 1.0
+        images = draw(index, seed=self._seed, split="train", clutter=clutter)
+        return images, draw_labels(index, self._seed, "train")
+
+
+class Augmented:
+    """The clean images of a dataset, shifted by up to four pixels and mirrored at random."""
+
+    def __init__(self, dataset: DomainDataset, seed: int, pad: int = 4) -> None:
+        self._dataset, self._seed, self._pad = dataset, seed, pad
+        self._labels = dataset.labels(CLEAN)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def batch(self, epoch: int, positions: Rows) -> tuple[Images, Labels]:
+        """Read the images at these positions, in the crop and orientation of an epoch."""
+        images = self._dataset.images(CLEAN, positions)
+        keys = sample_keys(self._seed, positions, "augment", epoch)
+        top, left, mirrored = integers(keys, 0, 2 * self._pad + 1, 3).T
+        return crop(images, top, left, mirrored % 2 == 1, self._pad), self._labels[positions]
+
+
+def crop(images: Images, top: Rows, left: Rows, mirrored: np.ndarray, pad: int) -> Images:
+    """Cut each image out of its zero-padded self, ``top`` and ``left`` pixels in, and mirror some."""
+    _, height, width, _ = images.shape
+    padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    rows = top[:, None] + np.arange(height)
+    columns = left[:, None] + np.arange(width)
+    columns = np.where(mirrored[:, None], columns[:, ::-1], columns)
+    return padded[np.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def train(
+    model: Classifier,
+    source: TrainingSource,
+    test: DomainDataset,
+    out: str | Path,
+    recipe: Recipe,
+    *,
+    device: str = "cpu",
+    half: bool = False,
+    test_images: int = 10_000,
+    progress: bool = True,
+    checkpoint_every: float = _SECONDS_BETWEEN_CHECKPOINTS,
+) -> Classifier:
+    """Train a model and write its weights, with its clean accuracy in the card.
+
+    A checkpoint is kept beside ``out`` during training. Called again after a kill with the same arguments,
+    training continues from there and ends with the same weights as if it had never stopped.
+
+    Args:
+        model: The model with fresh weights; it is trained in place.
+        source: Gives the training images.
+        test: A dataset with a ``"clean"`` domain, for the accuracy in the card.
+        out: The ``.safetensors`` file to write.
+        recipe: How to train.
+        device: Where to train.
+        half: Store the weights in half precision; the accuracy in the card is that of what is stored.
+        test_images: How many test images to measure the accuracy on.
+        progress: Whether to show a progress bar.
+        checkpoint_every: Seconds between checkpoints.
+
+    Returns:
+        The trained model in eval mode.
+    """
+    out = Path(out)
+    checkpoint = out.with_suffix(".checkpoint")
+    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = _optimizer(model, recipe)
+    batches = len(source) // recipe.batch_size
+    if not batches:
+        raise OptionError(
+            f"batch_size must be at most the {len(source)} training images, got {recipe.batch_size}."
+        )
+    identity = {"recipe": asdict(recipe), "arch": model.card.arch, "classes": model.card.num_classes}
+    done = _resume(checkpoint, identity, model, optimizer)
+    total = recipe.epochs * batches
+    bar = tqdm(total=total, initial=done, unit="step", disable=not progress, desc=f"training {model.card.arch}")
+    model.train()
+    saved = time.monotonic()
+    with bar:
+        for step in range(done, total):
+            epoch, position = divmod(step, batches)
+            order = np.random.default_rng((recipe.seed, epoch)).permutation(len(source))
+            rows = order[position * recipe.batch_size : (position + 1) * recipe.batch_size]
+            loss = _step(model, optimizer, source, epoch, rows, recipe, recipe.rate(step / total), device)
+            bar.update()
+            if step % 20 == 0:
+                bar.set_postfix(epoch=epoch + 1, loss=f"{loss.item():.3f}")
+            if time.monotonic() - saved > checkpoint_every:
+                _write_checkpoint(checkpoint, identity, step + 1, model, optimizer)
+                saved = time.monotonic()
+    model.eval()
+    if half:
+        _round_to_half(model.net)
+    right, count = clean_accuracy(model, test, test_images)
+    model.card = replace(
+        model.card,
+        trained_on=test.name,
+        classes=test.classes,
+        clean_accuracy=round(100 * right / count, 2),
+        clean_images=count,
+        recipe=asdict(recipe),
+    )
+    write_weights(out, model.net.state_dict(), model.card, half=half)
+    checkpoint.unlink(missing_ok=True)
+    return model
+
+
+def _step(
+    model: Classifier,
+    optimizer: torch.optim.Optimizer,
+    source: TrainingSource,
+    epoch: int,
+    rows: np.ndarray,
+    recipe: Recipe,
+    rate: float,
+    device: str,
+) -> torch.Tensor:
+    images, labels = source.batch(epoch, rows)
+    low = recipe.precision == "bfloat16" or (recipe.precision == "auto" and torch.device(device).type == "cuda")
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=low):
+        logits = model(to_input(images, device))
+    loss = F.cross_entropy(
+        logits.float(), torch.from_numpy(labels).to(device), label_smoothing=recipe.label_smoothing
+    )
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    # Decay of the scales of normalization layers and of biases does not regularize.
+    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    plain = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=recipe.learning_rate)
+    return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0)
+
+
+def _round_to_half(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.data = parameter.data.half().float()
+
+
+def _write_checkpoint(
+    path: Path, identity: dict[str, Any], step: int, model: Classifier, optimizer: torch.optim.Optimizer
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "identity": identity,
+        "step": step,
+        "net": model.net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    with atomic_write(path) as partial:
+        torch.save(state, partial)
+
+
+def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: torch.optim.Optimizer) -> int:
+    if not path.exists():
+        return 0
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise OptionError(
+            f"checkpoint {str(path)!r} cannot be read ({error}): delete it to start again."
+        ) from error
+    if state["identity"] != identity:
+        raise OptionError(
+            f"checkpoint {str(path)!r} belongs to a training with other settings: "
+            "give those to continue it, or delete it to start again."
+        )
+    model.net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])
