@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from findtta.errors import OptionError, UnknownNameError, close_matches
+from findtta.errors import OptionError
+from findtta.options import require_known
 
 Triple = tuple[float, float, float]
 
@@ -117,9 +118,5 @@ def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Tri
                 f"got {wanted!r}."
             )
         return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
-    if wanted not in NORMALIZATIONS:
-        raise UnknownNameError(
-            f"normalization {wanted!r} is unknown.{close_matches(wanted, NORMALIZATIONS)} "
-            f"Known are {', '.join(NORMALIZATIONS)}, or give (mean, std)."
-        )
+    require_known("normalization", wanted, NORMALIZATIONS)
     return NORMALIZATIONS[wanted]

@@ -1,4 +1,4 @@
-"""Is a network as good on clean images as its card says? A wrong normalisation shows here first."""
+"""The accuracy of a model on clean images, against what its card says: a wrong normalization shows here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from findtta.models.card import Classifier
 
 @dataclass(frozen=True)
 class AccuracyCheck:
-    """The outcome of a check of clean accuracy, in per cent.
+    """The outcome of a check of clean accuracy, in %.
 
     Attributes:
         measured: The accuracy found.
         expected: What it should be.
-        tolerance: How far below is still explained by the choice of images.
+        tolerance: How far below can be due to the choice of images.
         images: How many images were classified.
     """
 
@@ -33,23 +33,23 @@ class AccuracyCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether the accuracy is what it should be; better is fine."""
+        """Whether the accuracy is as expected; higher is fine."""
         return self.measured >= self.expected - self.tolerance
 
     def __str__(self) -> str:
         found = f"{self.measured:.1f}% on {self.images} clean images, {self.expected:.1f}% expected"
         if self.passed:
-            return f"clean accuracy is right: {found}"
+            return f"clean accuracy is as expected: {found}"
         return (
             f"clean accuracy is too low: {found} (at most {self.tolerance:.1f} below by chance). "
-            "Look at the normalisation, the order of the classes and the image size first."
+            "Check the normalization, the order of the classes and the image size first."
         )
 
 
 def clean_accuracy(
     model: nn.Module, dataset: DomainDataset, images: int, batch_size: int = 250
 ) -> tuple[int, int]:
-    """Return how many of the clean images, spread over the set, are classified right, and of how many."""
+    """Return the numbers of correct predictions and of images, on clean images spread over the set."""
     if CLEAN not in dataset.domains:
         raise OptionError(
             f"data: {dataset.name} has no clean images (its domains are {', '.join(dataset.domains[:4])}, ...), "
@@ -60,16 +60,16 @@ def clean_accuracy(
     labels = clean.labels(CLEAN)
     was_training = model.training
     model.eval()
-    right = 0
+    correct = 0
     try:
         for rows in np.split(np.arange(len(labels)), range(batch_size, len(labels), batch_size)):
             batch = to_input(clean.images(CLEAN, rows), device)
             with torch.inference_mode():
-                guesses = model(batch).argmax(1).cpu().numpy()
-            right += int((guesses == labels[rows]).sum())
+                predicted = model(batch).argmax(1).cpu().numpy()
+            correct += int((predicted == labels[rows]).sum())
     finally:
         model.train(was_training)
-    return right, len(labels)
+    return correct, len(labels)
 
 
 def check_clean_accuracy(
@@ -79,23 +79,23 @@ def check_clean_accuracy(
     expected: float | None = None,
     images: int = 1000,
 ) -> AccuracyCheck:
-    """Compare a network's accuracy on clean images with what its card says.
+    """Compare the accuracy of a model on clean images with what its card says.
 
     Args:
-        model: The network; it takes RGB in [0, 1].
+        model: The model; it takes RGB in [0, 1].
         dataset: A dataset with a ``"clean"`` domain.
-        expected: The accuracy in per cent; by default what the model's card says.
-        images: How many images to look at.
+        expected: The accuracy in %; by default what the model's card says.
+        images: How many images to predict.
 
     Returns:
-        What was found; ``.passed`` says whether it is right, ``str()`` says it in words.
+        The outcome; ``.passed`` tells whether it is as expected, ``str()`` describes it.
     """
     if expected is None:
         expected = model.card.clean_accuracy if isinstance(model, Classifier) else None
     if expected is None:
         raise OptionError("expected must be given: the model's card does not say how accurate it is.")
-    right, count = clean_accuracy(model, dataset, images)
+    correct, count = clean_accuracy(model, dataset, images)
     share = min(max(expected / 100, 0.0), 1.0)
     # Three standard errors of a proportion, and a point for another choice of test images.
     tolerance = 300 * math.sqrt(share * (1 - share) / count) + 1
-    return AccuracyCheck(100 * right / count, expected, tolerance, count)
+    return AccuracyCheck(100 * correct / count, expected, tolerance, count)

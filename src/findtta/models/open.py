@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.resources
 import importlib.util
 import sys
 from pathlib import Path
@@ -51,40 +50,30 @@ def load(
     Returns:
         The model; ``model.card`` says what is known about it.
     """
-    if name in SHIPPED:
-        if weights is not None:
-            raise OptionError(f"weights: {name} brings its own. Name an architecture to load others.")
-        resource = importlib.resources.files("findtta.models") / "shipped" / SHIPPED[name]
-        with importlib.resources.as_file(resource) as path:
-            return load(SHIPPED[name].split("-", 1)[1].removesuffix(".safetensors"), weights=path)
-    if weights is None and name.endswith(".safetensors"):
-        _, card = read_weights(name)
+    if is_own(name):
+        if img_size is not None:
+            raise OptionError(f"img_size is for named architectures; {name!r} must be built for its size itself.")
+        return _load_own(name, weights, num_classes or fallback_classes, normalization)
+    path = _find_weights(name, weights)
+    state, card = read_weights(path)
+    if name in SHIPPED or weights is None:
         if card is None:
             raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
-        return load(card.arch, weights=name)
-    if is_own(name):
-        return _load_own(name, weights, num_classes or fallback_classes, normalization)
-    find_architecture(name)  # an unknown name is the likelier mistake
-    if weights is None:
-        raise OptionError(
-            f"weights: {name} is an architecture; give the weights to load, or one of {', '.join(SHIPPED)}, "
-            "which bring their own."
-        )
-    state, card = read_weights(weights)
+        name = card.arch
     if card is not None and card.arch != name:
-        raise OptionError(f"weights {str(weights)!r} are of a {card.arch}, not of a {name}.")
+        raise OptionError(f"weights {str(path)!r} are of a {card.arch}, not of a {name}.")
     if card is not None and num_classes not in (None, card.num_classes):
-        raise OptionError(f"num_classes: weights {str(weights)!r} have {card.num_classes}, not {num_classes}.")
+        raise OptionError(f"num_classes: weights {str(path)!r} have {card.num_classes}, not {num_classes}.")
     count = card.num_classes if card else num_classes or fallback_classes
     if count is None:
-        raise OptionError(f"num_classes must be given, since {str(weights)!r} has no card that says it.")
+        raise OptionError(f"num_classes must be given, since {str(path)!r} has no card that says it.")
     model = build(
         name,
         num_classes=count,
         normalization=normalization or ((card.mean, card.std) if card else None),
         img_size=img_size or (card.input_size if card else None),
     )
-    fit(model.net, state, arch=name, source=str(weights))
+    fit(model.net, state, arch=name, source=str(path))
     if card is not None:
         built = model.card
         model.card = dataclasses.replace(
@@ -97,13 +86,30 @@ def load(
     return model.eval()
 
 
+def _find_weights(name: str, weights: str | Path | None) -> Path:
+    """Return the file of the weights of a shipped model, of a .safetensors file or of an architecture."""
+    if name in SHIPPED:
+        if weights is not None:
+            raise OptionError(f"weights: {name} brings its own. Name an architecture to load others.")
+        return Path(__file__).with_name("shipped") / SHIPPED[name]
+    if weights is None and name.endswith(".safetensors"):
+        return Path(name)
+    find_architecture(name)  # an unknown name is the likelier mistake
+    if weights is None:
+        raise OptionError(
+            f"weights: {name} is an architecture; give the weights to load, or one of {', '.join(SHIPPED)}, "
+            "which bring their own."
+        )
+    return Path(weights)
+
+
 def is_own(name: str) -> bool:
     """Tell whether a name is that of a model of the user's own: ``module:CALLABLE`` or ``file.py:CALLABLE``."""
     return ":" in name and name not in ARCHITECTURES and not name.startswith("timm:")
 
 
 def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
-    """Load a model as it is, for looking at it: an architecture may have fresh weights and any number of classes.
+    """Load a model to inspect it: an architecture may have fresh weights and any number of classes.
 
     Args:
         name: As for ``load``.
@@ -142,7 +148,9 @@ def preprocessing_of(
     card = model.card if isinstance(model, Classifier) else None
     side = image_size or (card.image_size or card.input_size if card else None)
     if side is None:
-        raise OptionError("image_size must be given, since the model does not say it (such as image_size=224).")
+        raise OptionError(
+            "image_size must be given (--image-size), such as 224: nothing says which size the model takes."
+        )
     if crop is None:
         crop = (card.crop if card else None) or (0.875 if side >= _LARGE else 1.0)
     usual = (card.interpolation if card else None) or "bilinear"
@@ -157,7 +165,10 @@ def _load_own(
 ) -> Classifier:
     model = load_module(name, weights).eval()
     if isinstance(model, Classifier):
-        return model
+        if normalization is None:
+            return model
+        mean, std = find_normalization(normalization)
+        return Classifier(model.net, dataclasses.replace(model.card, mean=mean, std=std)).eval()
     if num_classes is None:
         raise OptionError(f"num_classes must be given for {name!r}, which has no card that says it.")
     mean, std = find_normalization(normalization or "none")

@@ -51,8 +51,8 @@ def write_weights(path: str | Path, state: Mapping[str, Tensor], card: ModelCard
     Args:
         path: The file to write.
         state: The state dict.
-        card: What is known about the network.
-        half: Store the weights in half the size; running statistics and counters keep their precision.
+        card: What is known about the model.
+        half: Store the weights in half precision; running statistics and counters keep theirs.
     """
     path = Path(path)
     stored = {}
@@ -65,7 +65,7 @@ def write_weights(path: str | Path, state: Mapping[str, Tensor], card: ModelCard
 
 
 def fit(net: nn.Module, state: State, *, arch: str, source: str) -> None:
-    """Load a state dict into a network, or say in what way it does not fit."""
+    """Load a state dict into a model, or raise an error that says in what way it does not fit."""
     wanted = net.state_dict()
     # Counters do not change a result, and older files lack them.
     missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]

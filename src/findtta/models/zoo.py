@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from findtta.errors import OptionError, UnknownNameError, close_matches
 from findtta.images import INTERPOLATIONS
 from findtta.models.card import Classifier, ModelCard, Triple, find_normalization
 from findtta.models.resnet_cifar import CifarResNet
+from findtta.options import require_int
 
 _declared: list[torch.library.Library] = []  # a library's declarations last as long as it does
 
@@ -26,17 +27,15 @@ def import_timm() -> Any:
     cannot be loaded, and its import fails because two of their names are unknown; declaring the
     names lets the rest of it work. Where the operators load, nothing is done.
     """
-    timm = "timm", "timm", "a timm model"
-    if not installed("timm"):
-        require(*timm)
     try:
-        import torchvision  # noqa: F401
+        if installed("timm"):
+            import torchvision  # noqa: F401
     except RuntimeError:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _declared.append(library)
-    return require(*timm)
+    return require("timm", "timm", "a timm model")
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }
 
-#: Trained models whose weights come with the package.
+#: Trained models whose weights come with the package, and their files.
 SHIPPED: Mapping[str, str] = {
     "shapes-resnet26": "shapes-resnet26.safetensors",
     "shapes-efficientvit_m0": "shapes-efficientvit_m0.safetensors",
@@ -135,32 +134,31 @@ def build(
     Returns:
         The model, which takes RGB in [0, 1].
     """
-    if num_classes < 1:
-        raise OptionError(f"num_classes must be at least 1, got {num_classes}.")
+    require_int("num_classes", num_classes)
     kind = find_architecture(arch)
     size = img_size or kind.input_size
     if img_size is not None and kind.input_size is None and not arch.startswith("timm:"):
         raise OptionError(f"img_size: {arch} works at any size, so leave img_size out.")
-    if size is not None and size < 16:
-        raise OptionError(f"img_size must be at least 16, got {size}.")
-    net = kind.build(num_classes, **({} if size is None else {"img_size": size}))
-    own = _timm_preprocessing(net) if arch.startswith("timm:") else {}
-    usual = own.pop("normalization", None) or kind.normalization or _BY_CLASSES.get(num_classes, "imagenet")
+    if size is not None:
+        require_int("img_size", size, 16)
+    try:
+        net = kind.build(num_classes, **({} if size is None else {"img_size": size}))
+    except TypeError as error:
+        if size is None:
+            raise
+        raise OptionError(f"img_size: {arch} does not take it ({error}), so leave img_size out.") from error
+    usual: str | tuple[Triple, Triple]
+    usual = kind.normalization or _BY_CLASSES.get(num_classes, "imagenet")
+    known: dict[str, Any] = {"image_size": size or kind.image_size}
+    if arch.startswith("timm:"):
+        config = require("timm.data", "timm", "a timm model").resolve_model_data_config(net)
+        usual = (config["mean"], config["std"])
+        known = {"image_size": size or config["input_size"][-1], "crop": config["crop_pct"]}
+        if config["interpolation"] in INTERPOLATIONS:
+            known["interpolation"] = config["interpolation"]
     mean, std = find_normalization(normalization or usual)
-    card = ModelCard(arch=arch, num_classes=num_classes, mean=mean, std=std, input_size=size)
-    return Classifier(net, replace(card, image_size=size or kind.image_size, **own))
-
-
-def _timm_preprocessing(net: nn.Module) -> dict[str, Any]:
-    """Return what timm's own configuration of a model says about its input."""
-    config = require("timm.data", "timm", "a timm model").resolve_model_data_config(net)
-    interpolation = config["interpolation"]
-    return {
-        "normalization": (tuple(config["mean"]), tuple(config["std"])),
-        "image_size": config["input_size"][-1],
-        "crop": config["crop_pct"],
-        "interpolation": interpolation if interpolation in INTERPOLATIONS else None,
-    }
+    card = ModelCard(arch=arch, num_classes=num_classes, mean=mean, std=std, input_size=size, **known)
+    return Classifier(net, card)
 
 
 def find_architecture(name: str) -> Architecture:

@@ -1,0 +1,185 @@
+"""The one opener: every kind of name, models of one's own, and what a model says about its input."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from findtta.errors import MissingExtraError, OptionError, UnknownNameError
+from findtta.images import Preprocessing
+from findtta.models import Classifier, ModelCard, build, load, load_module, preprocessing_of
+from findtta.models.weights import write_weights
+
+OWN = """
+import torch
+from torch import nn
+from findtta.models import build
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+def card():
+    return build("resnet20", num_classes=7)
+
+def nothing():
+    return 3
+
+instance = plain()
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own_models.py").write_text(OWN)
+    return str(tmp_path / "own_models.py")
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """Weights with a card, of a small model."""
+    torch.manual_seed(1)
+    model = build("resnet20", num_classes=10)
+    path = tmp_path / "net.safetensors"
+    write_weights(path, model.net.state_dict(), dataclasses.replace(model.card, trained_on="CIFAR10"))
+    return path
+
+
+def test_every_kind_of_name_opens_a_model(own, weights):
+    batch = torch.rand(2, 3, 32, 32)
+    for name, options, classes in [
+        ("shapes-resnet26", {}, 10),
+        ("resnet20", {"weights": weights}, 10),
+        (str(weights), {}, 10),
+        (f"{own}:plain", {"num_classes": 4}, 4),
+        (f"{own}:instance", {"fallback_classes": 4}, 4),
+        (f"{own}:card", {}, 7),
+    ]:
+        model = load(name, **options)
+        assert isinstance(model, Classifier), name
+        assert not model.training
+        assert model(batch).shape == (2, classes)
+        assert model.card.num_classes == classes
+
+
+def test_a_file_with_a_card_keeps_what_is_asked_for(weights):
+    usual, other = load(str(weights)), load(str(weights), normalization="imagenet")
+    assert usual.card.image_size == 32  # what it was trained on says it
+    assert (usual.card.mean, other.card.mean) == ((0.4914, 0.4822, 0.4465), (0.485, 0.456, 0.406))
+    with pytest.raises(OptionError, match="are of a resnet20, not of a resnet32"):
+        load("resnet32", weights=weights)
+    with pytest.raises(OptionError, match="have 10, not 9"):
+        load(str(weights), num_classes=9)
+    state = {"conv1.weight": torch.zeros(1)}
+    write_weights(weights, state, ModelCard(arch="resnet20", num_classes=10, mean=(0.0,) * 3, std=(1.0,) * 3))
+    with pytest.raises(OptionError, match="do not fit resnet20"):
+        load(str(weights))
+
+
+def test_a_file_without_a_card_needs_its_architecture(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file(build("resnet20", num_classes=10).net.state_dict(), tmp_path / "bare.safetensors")
+    with pytest.raises(OptionError, match="has no card inside: name its architecture"):
+        load(str(tmp_path / "bare.safetensors"))
+    assert load("resnet20", weights=tmp_path / "bare.safetensors", fallback_classes=10).card.num_classes == 10
+
+
+def test_own_models_get_the_normalization_that_is_asked_for(own):
+    batch = torch.rand(2, 3, 8, 8)
+    plain, normalized = (
+        load(f"{own}:plain", num_classes=4),
+        load(f"{own}:plain", num_classes=4, normalization="imagenet"),
+    )
+    mean, std = (torch.tensor(part).view(3, 1, 1) for part in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert torch.allclose(normalized(batch), plain((batch - mean) / std), atol=1e-6)
+    assert torch.equal(plain(batch), plain.net(batch))
+    assert load(f"{own}:card", normalization="none").card.mean == (0, 0, 0)
+    with pytest.raises(UnknownNameError, match="normalization must be one of"):
+        load(f"{own}:card", normalization="imagnet")
+
+
+def test_own_models_take_weights(own, tmp_path):
+    state = {name: tensor + 1 for name, tensor in load_module(f"{own}:plain").state_dict().items()}
+    torch.save(state, tmp_path / "own.pt")
+    loaded = load(f"{own}:plain", weights=tmp_path / "own.pt", num_classes=4)
+    assert torch.equal(loaded.net[0].weight, state["0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("{own}:missing", {"num_classes": 4}, "has no 'missing'"),
+        ("{own}:nothing", {"num_classes": 4}, "must give a torch.nn.Module, but gave a int"),
+        ("{own}:plain", {}, "num_classes must be given"),
+        ("{own}:plain", {"num_classes": 4, "img_size": 32}, "img_size is for named architectures"),
+        ("no.such.module:net", {"num_classes": 4}, "cannot be imported"),
+        ("nowhere/file.py:net", {"num_classes": 4}, "cannot be imported"),
+        (":net", {"num_classes": 4}, "must look like"),
+    ],
+)
+def test_own_models_that_cannot_be_opened(own, name, options, message):
+    with pytest.raises(OptionError, match=message):
+        load(name.format(own=own), **options)
+
+
+def test_modules_to_look_at_need_no_weights(own, weights):
+    assert isinstance(load_module(f"{own}:instance"), torch.nn.Sequential)
+    assert load_module("resnet20").fc.out_features == 1000
+    assert isinstance(load_module("shapes-resnet26"), Classifier)
+    assert isinstance(load_module(str(weights)), Classifier)
+
+
+def test_the_preprocessing_of_a_model_is_what_its_card_says():
+    model = build("resnet20", num_classes=10)
+    assert preprocessing_of(model) == Preprocessing(size=(32, 32), resize=32)
+    assert preprocessing_of(model, 64, 0.5, "bicubic") == Preprocessing(
+        size=(64, 64), resize=128, interpolation="bicubic"
+    )
+    model.card = dataclasses.replace(model.card, image_size=160, crop=None)
+    assert preprocessing_of(model).resize == 182  # large images are cropped unless the card says otherwise
+    model.card = dataclasses.replace(
+        model.card, image_size=None, input_size=48, crop=0.75, interpolation="bicubic"
+    )
+    assert preprocessing_of(model) == Preprocessing(size=(48, 48), resize=64, interpolation="bicubic")
+    for silent in (
+        Classifier(model.net, dataclasses.replace(model.card, image_size=None, input_size=None)),
+        torch.nn.Flatten(),
+    ):
+        with pytest.raises(OptionError, match=r"image_size must be given \(--image-size\)"):
+            preprocessing_of(silent)
+        assert preprocessing_of(silent, 24).size == (24, 24)
+
+
+def test_the_card_of_a_timm_model_is_what_timm_says(timm):
+    from timm.data import resolve_model_data_config
+
+    for name in ("resnet18", "vit_tiny_patch16_384", "mobilenetv3_small_050"):
+        model = build(f"timm:{name}", num_classes=5)
+        config = resolve_model_data_config(model.net)
+        card = model.card
+        assert (card.mean, card.std) == (config["mean"], config["std"])
+        assert (card.image_size, card.crop) == (config["input_size"][1], config["crop_pct"])
+        assert card.interpolation == config["interpolation"]
+        size = int(config["input_size"][1] / config["crop_pct"])
+        assert preprocessing_of(model).resize == size
+    small = build("timm:vit_tiny_patch16_384", num_classes=5, img_size=64)
+    assert (small.card.input_size, small.card.image_size) == (64, 64)
+    with pytest.raises(OptionError, match="img_size: timm:resnet18 does not take it"):
+        build("timm:resnet18", num_classes=5, img_size=64)
+
+
+def test_timm_weights_by_name(timm, tmp_path):
+    model = build("timm:resnet18", num_classes=3)
+    torch.save(model.net.state_dict(), tmp_path / "w.pt")
+    loaded = load("timm:resnet18", weights=tmp_path / "w.pt", num_classes=3)
+    assert loaded.card.image_size == 224
+    with pytest.raises(UnknownNameError, match="timm has no model"):
+        load("timm:resnet18x", weights=tmp_path / "w.pt", num_classes=3)
+
+
+def test_without_timm_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr("findtta._extras.installed", lambda module: False)
+    monkeypatch.setattr("findtta.models.zoo.installed", lambda module: False)
+    with pytest.raises(MissingExtraError, match=r"findtta\[timm\]"):
+        build("timm:resnet18", num_classes=10)
