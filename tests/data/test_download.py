@@ -108,7 +108,7 @@ def test_a_web_page_is_not_taken_for_data(tmp_path):
 def test_http_errors(tmp_path, status, attempts):
     with serving(lambda handler, _: send(handler, b"sorry", status)) as (url, requests):
         message = attempt(url, tmp_path / "to", attempts=3)
-    assert f"the server answered {status}" in message
+    assert f"could not be fetched: {status}" in message
     assert len(requests) == attempts
     assert ("failed 3 times" in message) == (attempts == 3)
 
@@ -124,7 +124,7 @@ def test_a_dropped_connection_is_tried_again(tmp_path):
         assert fetch(f"{url}/f", MD5, tmp_path / "f", progress=False).read_bytes() == CONTENT
         assert len(requests) == 3
     with serving(lambda handler, _: send(handler, CONTENT[:1000], length=len(CONTENT))) as (url, requests):
-        assert "the connection failed or broke off" in attempt(url, tmp_path / "to", attempts=2)
+        assert "could not be fetched" in attempt(url, tmp_path / "to", attempts=2)
         assert len(requests) == 2
 
 
@@ -141,7 +141,7 @@ def test_a_silent_server_times_out(tmp_path):
     with serving(lambda handler, _: silence.wait(10)) as (url, requests):
         message = attempt(url, tmp_path / "to", attempts=2, timeout=0.1)
         silence.set()
-    assert "nothing came for 0.1 seconds" in message
+    assert "timed out" in message
     assert len(requests) == 2
 
 

@@ -291,14 +291,13 @@ def fetch(
     failures = require("requests", "data", "downloading datasets").exceptions
     pooch.get_logger().setLevel("WARNING")
     target.parent.mkdir(parents=True, exist_ok=True)
-    for attempt in range(attempts):
-        time.sleep(back_off * 2 ** (attempt - 1) if attempt else 0)
-        responses: list[Any] = []
+    responses: list[Any] = []
 
-        def check(response: Any, responses: list[Any] = responses, **_options: Any) -> None:
-            responses.append(response)
-            _check_response(response, url, target.parent)
+    def check(response: Any, **_options: Any) -> None:
+        responses.append(response)
+        _check_response(response, url, target.parent)
 
+    for attempt in range(1, attempts + 1):
         # A total of 1 until pooch knows the real one: without any, a bar is not true or false.
         bar = tqdm(total=1, disable=not progress, unit="B", unit_scale=True, desc=target.name)
         downloader = pooch.HTTPDownloader(bar, 2**20, timeout=timeout, hooks={"response": check})
@@ -306,16 +305,13 @@ def fetch(
             with _full_disk_explained(target.parent), bar:
                 pooch.retrieve(url, f"md5:{md5}", target.name, target.parent, downloader=downloader)
             return target
-        except failures.HTTPError as error:
-            problem = f"the server answered {error.response.status_code} {error.response.reason}"
-            lasting = error.response.status_code not in _WORTH_ANOTHER_TRY
-        except failures.Timeout:
-            problem, lasting = f"nothing came for {timeout:g} seconds", False
-        except failures.InvalidURL as error:
-            problem, lasting = str(error), True
         except failures.RequestException as error:
-            reason = f"the connection failed or broke off ({_innermost(error)})"
-            problem, lasting = f"{reason}; if this machine needs a proxy, set https_proxy", False
+            status = error.response.status_code if isinstance(error, failures.HTTPError) else None
+            lasting = status not in (None, *_WORTH_ANOTHER_TRY) or isinstance(error, failures.InvalidURL)
+            if lasting or attempt == attempts:
+                proxy = " If this machine needs a proxy, set https_proxy." if status is None else ""
+                tried = "" if lasting else f" It failed {attempts} times; try again later."
+                raise DownloadError(f"{url} could not be fetched: {_innermost(error)}.{proxy}{tried}") from error
         except ValueError as error:  # pooch says so of a wrong hash
             raise DownloadError(
                 f"{url} gave a file other than the published one, whose md5 is {md5}. Something on the way "
@@ -324,10 +320,8 @@ def fetch(
         finally:
             for response in responses:
                 response.close()  # pooch leaves the connection of a failed download open
-        if lasting:
-            break
-    tried = "" if lasting else f" It failed {attempts} times; try again later."
-    raise DownloadError(f"{url} could not be fetched: {problem}.{tried}")
+        time.sleep(back_off * 2 ** (attempt - 1))
+    raise OptionError(f"attempts must be at least 1, got {attempts}.")
 
 
 def _check_response(response: Any, url: str, folder: Path) -> None:
