@@ -29,7 +29,7 @@ _LARGEST_PICKLE = 512 * 2**20  # CIFAR-100's training images are 155 MB
 _NUMERIC = re.compile(r"[|<>=]?[biuf][1248]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Variant:
     """Where one of the two sets keeps things."""
 
@@ -79,7 +79,27 @@ def read_cifar(path: Path, *, split: Split = "test") -> DomainDataset:
         A dataset with the domain ``"clean"``.
     """
     require_choice("split", split, "test", "train")
-    return _read_folder(path, split) if path.is_dir() else _read_archive(path, split)
+    variant, contents = _read_folder(path, split) if path.is_dir() else _read_archive(path, split)
+    meta = _Table(contents[variant.meta], path / variant.meta)
+    classes = tuple(map(_text, meta.take(variant.class_names, "a list of names", _are_names)))
+    pixels, labels = [], []
+    for file in variant.files[split]:
+        table = _Table(contents[file], path / file)
+        pixels.append(table.take("data", f"uint8 images of shape (n, {3 * SIDE * SIDE})", _are_pixels))
+        numbers = table.take(variant.labels, "a list of whole numbers", _are_numbers)
+        labels.append(checked_labels(numbers, classes, str(path / file)))
+        if len(labels[-1]) != len(pixels[-1]):
+            raise InputError(
+                f"{path / file} must have one label per image, got {len(labels[-1])} for {len(pixels[-1])}."
+            )
+    marker = read_marker(path) or read_marker(path / variant.folder)
+    name = marker.title if marker else variant.name
+    return Cifar(
+        name if split == "test" else f"{name} ({split})",
+        pixels[0] if len(pixels) == 1 else np.concatenate(pixels),
+        np.concatenate(labels),
+        classes,
+    )
 
 
 class Cifar(DomainDataset):
@@ -108,32 +128,30 @@ def _find_folder(path: Path) -> tuple[_Variant, Path] | None:
     return None
 
 
-def _read_folder(path: Path, split: Split) -> Cifar:
+def _read_folder(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]:
     found = _find_folder(path)
     assert found is not None, "is_cifar was asked first"
     variant, folder = found
-
-    def content(name: str) -> bytes:
-        file = folder / name
+    contents = {}
+    for name in (variant.meta, *variant.files[split]):
         try:
-            _check_size(file.stat().st_size, file)
-            return file.read_bytes()
+            _check_size((folder / name).stat().st_size, folder / name)
+            contents[name] = (folder / name).read_bytes()
         except OSError as error:
-            raise InputError(f"{file} is needed for the {split} images, but cannot be read: {error}.") from error
+            raise InputError(
+                f"{folder / name} is needed for the {split} images, but cannot be read: {error}."
+            ) from error
+    return variant, contents
 
-    marker = read_marker(folder)
-    return _assemble(variant, split, content, folder, marker.title if marker else variant.name)
 
-
-def _read_archive(path: Path, split: Split) -> Cifar:
+def _read_archive(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]:
     """Read the few members that are needed; nothing is written anywhere."""
+    contents: dict[_Variant, dict[str, bytes]] = {variant: {} for variant in _VARIANTS}
     wanted = {
-        f"{variant.folder}/{name}": variant
+        f"{variant.folder}/{name}": contents[variant]
         for variant in _VARIANTS
         for name in (variant.meta, *variant.files[split])
     }
-    contents: dict[str, bytes] = {}
-    variants: dict[str, _Variant] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
@@ -142,47 +160,24 @@ def _read_archive(path: Path, split: Split) -> Cifar:
                     _check_size(member.size, path / member.name)
                     file = archive.extractfile(member)
                     assert file is not None  # it is a regular file
-                    contents[PurePosixPath(name).name] = file.read()
-                    variants[wanted[name].name] = wanted[name]
+                    wanted[name][PurePosixPath(name).name] = file.read()
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(f"{path} must be a complete tar archive, but it cannot be read: {error}.") from error
-    if len(variants) != 1:
+    found = [variant for variant in _VARIANTS if contents[variant]]
+    if len(found) != 1:
         raise InputError(
             f"{path} must hold CIFAR-10 or CIFAR-100 for Python (with {' or '.join(sorted(wanted))}), "
             "but does not. Extract other archives first, and give the folder."
         )
-    (variant,) = variants.values()
-
-    def content(name: str) -> bytes:
-        if name not in contents:
-            raise InputError(f"{path} must hold {variant.folder}/{name}, but does not: it is incomplete.")
-        return contents[name]
-
-    return _assemble(variant, split, content, path, variant.name)
+    for name in (found[0].meta, *found[0].files[split]):
+        if name not in contents[found[0]]:
+            raise InputError(f"{path} must hold {found[0].folder}/{name}, but does not: it is incomplete.")
+    return found[0], contents[found[0]]
 
 
 def _check_size(size: int, where: Path) -> None:
     if size > _LARGEST_PICKLE:
         raise InputError(f"{where} is {size / 2**20:.0f} MB, more than any file of CIFAR; it was not read.")
-
-
-def _assemble(variant: _Variant, split: Split, content: Callable[[str], bytes], path: Path, name: str) -> Cifar:
-    classes = _Table(content(variant.meta), path / variant.meta).names(variant.class_names)
-    pixels, labels = [], []
-    for file in variant.files[split]:
-        table = _Table(content(file), path / file)
-        data = table.pixels("data")
-        block = checked_labels(table.numbers(variant.labels), classes, str(path / file))
-        if len(block) != len(data):
-            raise InputError(f"{path / file} must have one label per image, got {len(block)} for {len(data)}.")
-        pixels.append(data)
-        labels.append(block)
-    return Cifar(
-        name if split == "test" else f"{name} ({split})",
-        pixels[0] if len(pixels) == 1 else np.concatenate(pixels),
-        np.concatenate(labels),
-        classes,
-    )
 
 
 class _Table:
@@ -193,29 +188,26 @@ class _Table:
         entries = table.items() if isinstance(table, dict) else ()
         self.where, self.fields = where, {_text(key): value for key, value in entries}
 
-    def pixels(self, name: str) -> Images:
-        data, width = self.fields.get(name), 3 * SIDE * SIDE
-        if isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.shape[1:] == (width,):
-            return data
-        raise self._unexpected(name, f"uint8 images of shape (n, {width})")
+    def take(self, name: str, expected: str, fits: Callable[[Any], bool]) -> Any:
+        value = self.fields.get(name)
+        if not fits(value):
+            raise InputError(f"{self.where} must hold {name!r}, {expected}, as CIFAR is published, but does not.")
+        return value
 
-    def numbers(self, name: str) -> Any:
-        numbers = self.fields.get(name)
-        # Looked at one by one: numpy would follow nested lists, which a hostile file can make endless.
-        if isinstance(numbers, np.ndarray) or (
-            isinstance(numbers, list) and all(type(number) is int for number in numbers)
-        ):
-            return numbers
-        raise self._unexpected(name, "a list of whole numbers")
 
-    def names(self, name: str) -> tuple[str, ...]:
-        names = self.fields.get(name)
-        if isinstance(names, list) and all(isinstance(entry, str | bytes) for entry in names):
-            return tuple(_text(entry) for entry in names)
-        raise self._unexpected(name, "a list of names")
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str | bytes) for entry in value)
 
-    def _unexpected(self, name: str, expected: str) -> InputError:
-        return InputError(f"{self.where} must hold {name!r}, {expected}, as CIFAR is published, but does not.")
+
+def _are_numbers(value: Any) -> bool:
+    # Looked at one by one: numpy would follow nested lists, which a hostile file can make endless.
+    return isinstance(value, np.ndarray) or (
+        isinstance(value, list) and all(type(number) is int for number in value)
+    )
+
+
+def _are_pixels(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape[1:] == (3 * SIDE * SIDE,)
 
 
 def _text(value: Any) -> str:
@@ -275,24 +267,14 @@ class _Named:
         raise pickle.UnpicklingError("it tries to change what its names mean")
 
 
-def _empty(*_arguments: Any) -> np.ndarray[Any, Any]:
-    """Return the array that ``ndarray.__setstate__`` fills, if its bytes have the length of its shape."""
-    return np.empty(0, np.uint8)
-
-
 def _refuse(*_arguments: Any) -> Any:
     raise pickle.UnpicklingError("it makes an array of any size")
 
 
 def _dtype(code: Any, *_flags: Any) -> np.dtype[Any]:
-    code = _text(code)
-    if not _NUMERIC.fullmatch(code):
+    if not _NUMERIC.fullmatch(_text(code)):
         raise pickle.UnpicklingError("it holds an array that is not numeric")
-    return np.dtype(code, copy=True)  # what a pickle changes about it must not change numpy's own
-
-
-def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray[Any, Any]:
-    return np.frombuffer(content, dtype).reshape(shape, order=order)
+    return np.dtype(_text(code), copy=True)  # what a pickle changes about it must not change numpy's own
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
@@ -301,16 +283,15 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    return b""
-
-
 _NAMES: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _empty,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    # An empty array, whose own __setstate__ takes shape and bytes if they agree.
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: np.empty(0, np.uint8),
+    ("numpy.core.numeric", "_frombuffer"): lambda content, dtype, shape, order: np.frombuffer(
+        content, dtype
+    ).reshape(shape, order=order),
     ("numpy", "ndarray"): _refuse,
     ("numpy", "dtype"): _dtype,
     ("_codecs", "encode"): _encode,
-    ("builtins", "bytes"): _no_bytes,
-    ("__builtin__", "bytes"): _no_bytes,
+    ("builtins", "bytes"): lambda: b"",
+    ("__builtin__", "bytes"): lambda: b"",
 }
