@@ -80,7 +80,7 @@ def test_grids_fill_their_last_row_where_they_can(count, columns):
 
 
 def test_wrong_options():
-    with pytest.raises(OptionError, match="images must be at least 1"):
+    with pytest.raises(OptionError, match="images must be a whole number of at least 1"):
         contact_sheet(Flat(["a"]), images=0)
     with pytest.raises(UnknownNameError, match="no 'b@5'"):
         contact_sheet(Flat(["a"]), ["b"])

@@ -78,7 +78,7 @@ def test_pick_says_what_is_wrong():
         dataset.pick(["fog"], severity=6)
     with pytest.raises(OptionError, match="at least one domain"):
         dataset.pick([])
-    with pytest.raises(OptionError, match="limit must be at least 1"):
+    with pytest.raises(OptionError, match="limit must be a whole number of at least 1"):
         dataset.pick(limit=0)
     with pytest.raises(UnknownNameError, match="It has fog@1"):
         dataset.check_domain("rain")

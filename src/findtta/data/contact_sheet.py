@@ -1,4 +1,4 @@
-"""A picture of a dataset: the same few images in every domain, side by side."""
+"""A contact sheet of a dataset: the same few images in every domain, side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from findtta.data.dataset import CLEAN, DomainDataset, Images, split_domain
-from findtta.errors import OptionError
+from findtta.options import require_int
 
 _PAPER, _INK, _FRAME = (255, 255, 255), (40, 40, 44), (214, 214, 220)
 _MARGIN, _GAP = 20, 16  # around the sheet, and between cells
@@ -36,12 +36,10 @@ def contact_sheet(
         seed: Seed of the choice of images.
 
     Returns:
-        The picture.
+        The sheet.
     """
-    if images < 1:
-        raise OptionError(f"images must be at least 1, got {images}.")
-    part = dataset.pick(domains, severity)
-    shown = part.domains
+    require_int("images", images)
+    shown = dataset.pick(domains, severity).domains
     if domains is None and CLEAN in dataset.domains and CLEAN not in shown:
         shown = (CLEAN, *shown)
     cells = [_cell(_sample(dataset, domain, images, seed)) for domain in shown]
@@ -111,10 +109,9 @@ def _columns(count: int) -> int:
 
 def _write(draw: ImageDraw.ImageDraw, text: str, left: float, top: float, width: float, size: int) -> None:
     """Write a line, shortened or made smaller until it fits its width."""
-    font = ImageFont.load_default(size=size)
-    while size > 10 and draw.textlength(text, font) > width:
+    while size > 10 and draw.textlength(text, ImageFont.load_default(size)) > width:
         size -= 1
-        font = ImageFont.load_default(size=size)
+    font = ImageFont.load_default(size)
     while len(text) > 1 and draw.textlength(text, font) > width:
         text = text[:-2].rstrip() + "…"
     draw.text((left, top), text, _INK, font)

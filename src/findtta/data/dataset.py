@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from findtta.errors import OptionError, UnknownNameError, close_matches
 from findtta.images import Preprocessing
+from findtta.options import require_int
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -91,15 +92,7 @@ class DomainDataset(ABC):
             )
 
     def batch(self, domain_ids: Rows, rows: Rows) -> tuple[Images, Labels]:
-        """Return the images and labels of samples of mixed domains, in the order asked for.
-
-        Args:
-            domain_ids: For each sample the position of its domain in ``domains``.
-            rows: For each sample its row in that domain.
-
-        Returns:
-            Images of shape (n, height, width, 3) and labels of shape (n,).
-        """
+        """Return the images and labels of samples, given by the position of their domain and their row in it."""
         images = np.empty((len(rows), *self.image_size, 3), np.uint8)
         labels = np.empty(len(rows), np.int64)
         for domain_id in np.unique(domain_ids):
@@ -136,7 +129,7 @@ class DomainDataset(ABC):
             domains: Names such as ``"fog@3"``, ``"fog"`` (at the severities asked for), or ``"clean"``. By
                 default the fifteen corruptions of the benchmark, or all domains of a dataset without them.
             severity: The severity, or severities, of the names that do not say theirs.
-            limit: At most so many images per domain, drawn once and alike for all domains.
+            limit: The largest number of images per domain, drawn once and alike for all domains.
 
         Returns:
             The dataset restricted to those domains and images.
@@ -159,8 +152,8 @@ class DomainDataset(ABC):
             chosen += [name for name in names if name not in chosen]
         if not chosen:
             raise OptionError("domains must name at least one domain, but the list is empty.")
-        if limit is not None and limit < 1:
-            raise OptionError(f"limit must be at least 1 image per domain, got {limit}.")
+        if limit is not None:
+            require_int("limit", limit)
         return _Part(self, tuple(chosen), limit)
 
 

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,64 +74,20 @@ class PublishedSet:
     classes: tuple[str, ...] = field(default=(), repr=False)
 
 
-_CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
-_CIFAR100_CLASSES = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
-flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man
-maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
-plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
-snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train
-trout tulip turtle wardrobe whale willow_tree wolf woman worm
-"""
+def _catalogue() -> dict[str, PublishedSet]:
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        name: PublishedSet(
+            {part: Archive(**archive) for part, archive in table["archives"].items()},
+            table["alias"],
+            tuple(table.get("classes", "").split()),
+        )
+        for name, table in tables.items()
+    }
 
 
-def _single(url: str, md5: str, landmark: str, alias: str, classes: str = "") -> PublishedSet:
-    return PublishedSet({"all": Archive(url, md5, landmark)}, alias, tuple(classes.split()))
-
-
-def _imagenet_c(part: str, md5: str, landmark: str) -> Archive:
-    return Archive(f"https://zenodo.org/record/2235448/files/{part}.tar?download=1", md5, landmark)
-
-
-PUBLISHED: Mapping[str, PublishedSet] = {
-    "cifar10-c": _single(
-        "https://zenodo.org/record/2535967/files/CIFAR-10-C.tar?download=1",
-        "56bf5dcef84df0e2308c6dcbcbbd8499",
-        "labels.npy",
-        "CIFAR-10-C",
-        _CIFAR10_CLASSES,
-    ),
-    "cifar100-c": _single(
-        "https://zenodo.org/record/3555552/files/CIFAR-100-C.tar?download=1",
-        "11f0ed0f1191edbf9fa23466ae6021d3",
-        "labels.npy",
-        "CIFAR-100-C",
-        _CIFAR100_CLASSES,
-    ),
-    "imagenet-c": PublishedSet(
-        {
-            "noise": _imagenet_c("noise", "e80562d7f6c3f8834afb1ecf27252745", "gaussian_noise"),
-            "blur": _imagenet_c("blur", "2d8e81fdd8e07fef67b9334fa635e45c", "defocus_blur"),
-            "weather": _imagenet_c("weather", "33ffea4db4d93fe4a428c40a6ce0c25d", "fog"),
-            "digital": _imagenet_c("digital", "89157860d7b10d5797849337ca2e5c03", "contrast"),
-            "extra": _imagenet_c("extra", "d492dfba5fc162d8ec2c3cd8ee672984", "speckle_noise"),
-        },
-        "ImageNet-C",
-    ),
-    "cifar10": _single(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        "test_batch",
-        "cifar-10-batches-py",
-    ),
-    "cifar100": _single(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        "meta",
-        "cifar-100-python",
-    ),
-}
+#: The datasets of ``published.toml`` by name.
+PUBLISHED: Mapping[str, PublishedSet] = _catalogue()
 
 
 def data_root(root: str | Path | None = None) -> Path:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from findtta.data.dataset import CLEAN, DomainDataset, Images, Labels, Rows
 from findtta.data.randomness import integers, sample_keys, uniform
-from findtta.errors import OptionError
+from findtta.options import require_choice, require_int
 
 Split = Literal["train", "test"]
 Field = NDArray[Any]
@@ -25,27 +25,22 @@ _DRAWN_AT_ONCE = 256  # keeps the intermediate maps in the cache
 
 
 def shapes(count: int = 10_000, *, seed: int = 0, split: Split = "test") -> Shapes:
-    """Return the shapes dataset.
-
-    Args:
-        count: The number of images; they are drawn when asked for.
-        seed: Other seeds give other images of the same kind.
-        split: ``"test"``, or ``"train"`` for images that no test set has.
-
-    Returns:
-        A dataset with the single domain ``"clean"``.
-    """
+    """Return the shapes dataset; see :class:`Shapes`."""
     return Shapes(count, seed, split)
 
 
 class Shapes(DomainDataset):
-    """Ten shapes on 32x32 pixels, drawn by code."""
+    """Ten shapes on 32x32 pixels, drawn by code when asked for, with the single domain ``"clean"``.
+
+    Args:
+        count: The number of images.
+        seed: Other seeds give other images of the same kind.
+        split: ``"test"``, or ``"train"`` for images that no test set has.
+    """
 
     def __init__(self, count: int, seed: int, split: Split) -> None:
-        if count < 1:
-            raise OptionError(f"count must be at least 1 image, got {count}.")
-        if split not in ("train", "test"):
-            raise OptionError(f"split must be 'train' or 'test', got {split!r}.")
+        require_int("count", count)
+        require_choice("split", split, "train", "test")
         self.name = "shapes"
         self.domains = (CLEAN,)
         self.classes = tuple(_OUTLINES)
@@ -67,17 +62,7 @@ def draw_labels(index: Rows, seed: int = 0, split: Split = "test") -> Labels:
 
 
 def draw(index: Rows, *, seed: int = 0, split: Split = "test", clutter: float = 1.0) -> Images:
-    """Draw the images with the given indices.
-
-    Args:
-        index: Image indices, of shape (n,).
-        seed: The seed of the dataset.
-        split: The split of the dataset.
-        clutter: How strong textures and occlusion are; less makes a start for learning.
-
-    Returns:
-        Images of shape (n, 32, 32, 3).
-    """
+    """Draw the images with the given indices, (n,); less clutter (textures and occlusion) is easier to learn."""
     images = np.empty((len(index), SIDE, SIDE, 3), np.uint8)
     for start in range(0, len(index), _DRAWN_AT_ONCE):
         part = index[start : start + _DRAWN_AT_ONCE]
@@ -143,7 +128,7 @@ def _direction(numbers: _Numbers) -> tuple[Field, Field]:
 
 
 def _coverage(pixels: Field) -> Field:
-    """Return how much of a pixel lies inside an edge that is so many pixels away."""
+    """Return the fraction of a pixel that lies inside an edge, given its distance to the edge in pixels."""
     return np.clip(0.5 - pixels, 0, 1)
 
 

@@ -54,16 +54,10 @@ class View:
 
 
 def views(stream: Stream, columns: int, zoomed: int) -> list[View]:
-    """Show a stream in a number of columns.
+    """Return the whole stream, batch by batch if that fits into the columns.
 
-    Args:
-        stream: The stream.
-        columns: How many columns fit.
-        zoomed: How many of them show single batches if the stream has more batches than that.
-
-    Returns:
-        The whole stream, batch by batch if there is room; else blocks of batches, and single batches from its
-        middle, since blocks cannot show what changes from batch to batch.
+    Else return blocks of batches, and ``zoomed`` single batches from its middle, since blocks cannot show what
+    changes from batch to batch.
     """
     batches, counts = len(stream), stream.composition()
     if batches <= columns:
@@ -77,16 +71,7 @@ def views(stream: Stream, columns: int, zoomed: int) -> list[View]:
 
 
 def draw(stream: Stream, width: int = 80, shades: str = BLOCKS) -> str:
-    """Draw a stream as text.
-
-    Args:
-        stream: The stream.
-        width: Characters per line.
-        shades: Five characters, from none to nearly all.
-
-    Returns:
-        A line per domain, and one below that says what the columns are.
-    """
+    """Draw a stream as text: a line per domain in five shades, and one below that says what the columns are."""
     names = [_shortened(domain, max(8, width // 4)) for domain in stream.domains]
     margin = max(map(len, names))
     room = max(8, width - margin - 4)  # two bars of the frame, one between the views, one space
