@@ -46,7 +46,7 @@ class Dying(DrawnShapes):
         return super().batch(epoch, positions)
 
 
-@pytest.mark.parametrize("after", [1, 3, 7])
+@pytest.mark.parametrize("after", [3, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 7))])
 def test_a_killed_training_ends_with_the_same_weights(tmp_path, after):
     expected = run(tmp_path / "whole.safetensors")
     out = tmp_path / "killed.safetensors"

@@ -193,7 +193,9 @@ def test_the_digest_tells_weights_apart(model):
     assert weights_digest(model) != before
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize(
+    "name", ["shapes-resnet26", pytest.param("shapes-efficientvit_m0", marks=pytest.mark.slow)]
+)
 def test_shipped_weights_are_as_good_as_their_card_says(name, request):
     if "vit" in name:
         request.getfixturevalue("timm")

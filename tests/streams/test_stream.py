@@ -286,7 +286,7 @@ def test_a_stream_refuses_other_datasets():
     counts = dict(zip(UNEVEN.domains, GRADUAL_OR_UNEVEN[6], strict=True))
     with pytest.raises(InputError, match="the domains are the same, but labels or images differ"):
         stream.check(LabelsOnly(counts, classes=3))
-    with pytest.raises(InputError, match="make the stream anew"):
+    with pytest.raises(InputError, match="make the stream again"):
         summarize(stream, GRADUAL)
 
 

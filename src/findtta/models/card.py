@@ -78,11 +78,11 @@ class ModelCard:
 
 
 class Classifier(nn.Module):
-    """A model with its normalisation inside: it takes RGB in [0, 1] and returns logits.
+    """A model with its normalization inside: it takes RGB in [0, 1] and returns logits.
 
     Attributes:
         card: What is known about the model.
-        net: The model without normalisation.
+        net: The model without normalization.
     """
 
     mean: Tensor

@@ -59,8 +59,8 @@ class Architecture:
 
 def _timm(name: str) -> Callable[..., nn.Module]:
     def build(num_classes: int, **options: Any) -> nn.Module:
-        network: nn.Module = import_timm().create_model(name, pretrained=False, num_classes=num_classes, **options)
-        return network
+        model: nn.Module = import_timm().create_model(name, pretrained=False, num_classes=num_classes, **options)
+        return model
 
     return build
 

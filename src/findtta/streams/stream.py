@@ -133,7 +133,7 @@ class Stream:
             difference = "the domains are the same, but labels or images differ"
         raise InputError(
             f"the stream {self.scenario!r} was made for the dataset with identity {self.dataset}, but "
-            f"{dataset.name!r} has identity {dataset.identity} ({difference}): make the stream anew, or load and "
+            f"{dataset.name!r} has identity {dataset.identity} ({difference}): make the stream again, or load and "
             "pick the dataset as it was."
         )
 
@@ -169,7 +169,7 @@ class Stream:
             if made.pop("format") != _FORMAT:
                 raise InputError(
                     f"the stream file {str(path)!r} was written by another release of findtta, whose streams "
-                    "differ: make the stream anew."
+                    "differ: make the stream again."
                 )
             stream = cls(**(made | arrays | {"domains": tuple(made["domains"])}))
             intact = stream.digest == header["digest"]
@@ -180,12 +180,12 @@ class Stream:
                 raise
             raise InputError(
                 f"the stream file {str(path)!r} cannot be read ({error}): it is damaged or not a stream; make "
-                "it anew."
+                "it again."
             ) from error
         if not intact:
             raise InputError(
                 f"the stream file {str(path)!r} was damaged or edited: its content does not give the digest "
-                f"{header['digest']} that it was saved with; make it anew."
+                f"{header['digest']} that it was saved with; make it again."
             )
         return stream
 

@@ -6,8 +6,8 @@ smaller delta, the fewer classes a chunk has. Differences from NOTE's code:
 
 - Shares are drawn as logarithms of gamma variates. Closed chunks are left out before they become numbers, so that
   a small delta cannot underflow to shares that are all zero.
-- NOTE draws anew until no chunk is nearly empty, which for 100 classes can take thousands of draws; here the best
-  of ``tries`` draws is taken.
+- NOTE repeats the draw until no chunk is nearly empty, which for 100 classes can take thousands of draws; here the
+  best of ``tries`` draws is taken.
 - No samples are dropped.
 """
 

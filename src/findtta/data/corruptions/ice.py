@@ -20,7 +20,7 @@ Field = NDArray[np.float32]
 
 SIDE = 768  # of a texture that shows every pixel of ice
 FAR_SIDE = 200  # the least side of one seen from afar
-LATTICE = 256  # noise repeats after so many of its cells
+LATTICE = 256  # noise repeats after this many of its cells
 QUANTILES = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995, 0.999)
 
 
