@@ -113,6 +113,23 @@ def test_http_errors(tmp_path, status, attempts):
     assert ("failed 3 times" in message) == (attempts == 3)
 
 
+def test_redirections_are_followed(tmp_path):
+    def answer(handler, number):
+        if number == 1:
+            handler.send_response(302)
+            handler.send_header("Location", "/moved.tar")
+            handler.send_header("Content-Type", "text/html; charset=utf-8")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+        else:
+            send(handler)
+
+    with serving(answer) as (url, requests):
+        path = fetch(f"{url}/file.tar", MD5, tmp_path / "file.tar", progress=False)
+    assert path.read_bytes() == CONTENT
+    assert requests == ["/file.tar", "/moved.tar"]
+
+
 def test_a_dropped_connection_is_tried_again(tmp_path):
     def answer(handler, number):
         if number < 3:

@@ -283,7 +283,8 @@ def fetch(
 
 def _check_response(response: Any, url: str, folder: Path) -> None:
     """Refuse web pages, and files for which there is no room, before anything is written."""
-    if response.ok and response.headers.get("Content-Type", "").startswith("text/html"):
+    # Redirections, which come through here as well, often have a page as their body.
+    if response.status_code == 200 and response.headers.get("Content-Type", "").startswith("text/html"):
         raise DownloadError(
             f"{url} gave a web page, not the file. Open it in a browser to see what it says: often a login, a "
             "proxy's notice or an outage."
