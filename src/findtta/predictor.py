@@ -49,6 +49,14 @@ class PredictorSettings(Options):
         None, "how images are resized", choices=tuple(INTERPOLATIONS), shown="the model's own"
     )
 
+    def __post_init__(self) -> None:
+        for name in ("num_classes", "image_size"):
+            self.unless_none(name, self.require_positive_int)
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {self.device!r}.") from error
+
     def load_model(self) -> Classifier:
         """Load the model, on the CPU and in eval mode."""
         if isinstance(self.model, Classifier):
@@ -61,16 +69,8 @@ class PredictorSettings(Options):
         """Return the method's options, checked."""
         return build_options(load_method(self.method), dict(self.options))
 
-    def require_device(self) -> None:
-        """Raise unless torch knows a device of this name."""
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {self.device!r}.") from error
-
     def predictor(self, model: Classifier | None = None) -> Predictor:
         """Put the model, loaded now if not given, under the method on the device."""
-        self.require_device()
         try:
             return Predictor(
                 model or self.load_model(),
