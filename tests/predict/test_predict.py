@@ -12,7 +12,6 @@ from findtta.images import ImageLimits, Preprocessing
 from findtta.models import load
 from findtta.predict import RAY_FROM, Settings, predict
 from findtta.predict.compute import Batch, Reader, predict_batch
-from findtta.predict.sources import Entry
 from findtta.predictor import Predictions, Predictor
 
 SMALL = {"batch_size": 4, "block_size": 8, "format": "jsonl"}
@@ -187,7 +186,7 @@ def test_numbers_that_json_lacks_become_null():
             return Predictions(probabilities, np.zeros((1, 0), np.int64), np.zeros((1, 0)))
 
     batch = Batch(np.array([3]), ["a"], np.zeros((1, 1, 1, 3), np.uint8), [])
-    (record,) = predict_batch(Broken(), batch, top=None).predicted
+    (record,) = predict_batch(Broken(), batch, top=None)
     assert record["probabilities"] == [None, 0.5]
     assert (record["group"], record["drift"]) == (None, None)
     assert json.loads(json.dumps(record, allow_nan=False))["row"] == 3
@@ -309,9 +308,10 @@ def test_without_ray_this_process_computes_unless_ray_is_asked_for(monkeypatch):
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 7))
 def test_batches_are_neighbouring_positions_whatever_cannot_be_read(readable, batch_size):
     class Made:
+        start = 100
+
         def entries(self):
-            for row, is_readable in enumerate(readable, 100):
-                yield Entry(row, f"{row}", ONE_PIXEL if is_readable else b"broken")
+            return (("name", ONE_PIXEL if is_readable else b"broken") for is_readable in readable)
 
     reader = Reader(batch_size, Preprocessing(size=(1, 1)), ImageLimits())
     batches = list(reader.batches(Made(), threads=2))

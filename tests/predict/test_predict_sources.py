@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from photos import fill, png
 
 from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError
-from findtta.images import ImageError, ImageLimits, Preprocessing, read_file
+from findtta.images import ImageLimits, Preprocessing
 from findtta.predict.compute import Reader
-from findtta.predict.sources import Entry, FileSource, open_source
+from findtta.predict.sources import FileSource, open_source
 
 
 def names(path: Path, **options) -> list[str]:
     with closing(open_source(path, **options)) as source:
-        return [entry.name for entry in source.part(0, len(source)).entries()]
+        return [name for name, _ in source.part(0, len(source)).entries()]
 
 
 def touch(*paths: Path) -> None:
@@ -73,26 +73,23 @@ def test_a_folder_that_may_not_be_listed_stops_the_run(tmp_path, monkeypatch):
         open_source(tmp_path)
 
 
-def test_files_that_cannot_be_read_say_why(tmp_path, monkeypatch):
-    limits = ImageLimits(max_bytes=10)
-    touch(tmp_path / "small.png")
-    assert read_file(tmp_path / "small.png", limits) == b"x"
+def test_files_that_cannot_be_read_say_why(tmp_path):
     (tmp_path / "large.png").write_bytes(b"x" * 11)
-    os.mkfifo(tmp_path / "pipe.png")  # reading it would wait for ever
+    touch(tmp_path / "broken.png")
+    os.mkfifo(tmp_path / "pipe.png")  # reading it would wait forever
     (tmp_path / "folder.png").mkdir()
-    for name, code in (
-        ("large.png", "too_many_bytes"),
-        ("pipe.png", "not_a_file"),
-        ("folder.png", "not_a_file"),
-        ("gone.png", "unreadable"),
-        ("null\0byte.png", "unreadable"),
-    ):
-        with pytest.raises(ImageError, match=r"^image: ") as caught:
-            read_file(tmp_path / name, limits)
-        assert caught.value.code == code
-    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    with pytest.raises(ImageError, match="Permission denied"):
-        read_file(tmp_path / "small.png", limits)
+    codes = {
+        "broken.png": "not_an_image",
+        "large.png": "too_many_bytes",
+        "pipe.png": "not_a_file",
+        "folder.png": "not_a_file",
+        "gone.png": "unreadable",
+        "null\0byte.png": "unreadable",
+    }
+    with closing(FileSource("list", tmp_path, ((name, 0) for name in codes))) as source:
+        (batch,) = Reader(9, Preprocessing(size=(1, 1)), ImageLimits(max_bytes=10)).batches(source.part(0, 9))
+    assert {record["path"]: record["code"] for record in batch.unreadable} == codes
+    assert all(record["error"].startswith("image: ") for record in batch.unreadable)
 
 
 def test_a_list_names_files_relative_to_itself(tmp_path):
@@ -103,8 +100,7 @@ def test_a_list_names_files_relative_to_itself(tmp_path):
         entries = list(source.part(0, 9).entries())
         assert len(source) == 4
         assert source.kind == "list"
-    assert [entry.row for entry in entries] == [0, 1, 2, 3]
-    assert [entry.content for entry in entries] == [
+    assert [content for _, content in entries] == [
         tmp_path / "lists" / "b.png",
         far,
         tmp_path / "lists" / "gone.png",
@@ -144,8 +140,10 @@ def test_names_of_millions_of_images_do_not_stay_in_memory():
 
 def test_names_that_are_not_text_can_be_written():
     class Made:
+        start = 0
+
         def entries(self):
-            yield Entry(0, os.fsdecode(b"caf\xe9 \xc3\xa9.png"), None)
+            yield os.fsdecode(b"caf\xe9 \xc3\xa9.png"), None
 
     (batch,) = Reader(4, Preprocessing(size=(1, 1)), ImageLimits()).batches(Made())
     assert [(record["path"], record["code"]) for record in batch.unreadable] == [("caf\\xe9 é.png", "empty")]
@@ -174,16 +172,16 @@ def test_columns_of_bytes_of_paths_and_of_both(arrow, tmp_path):
 
     def contents(column):
         with closing(open_source(path, column)) as source:
-            return [(entry.row, entry.name, entry.content) for entry in source.part(0, 4).entries()]
+            return list(source.part(0, 4).entries())
 
     assert contents("image") == [
-        (0, "x/1.png", image),
-        (1, "a.png", tmp_path / "a.png"),
-        (2, "data.parquet#2", image),
-        (3, "data.parquet#3", None),
+        ("x/1.png", image),
+        ("a.png", tmp_path / "a.png"),
+        ("data.parquet#2", image),
+        ("data.parquet#3", None),
     ]
-    assert [content for _, _, content in contents("raw")] == [image, None, b"", image]
-    assert [content for _, _, content in contents("file")] == [
+    assert [content for _, content in contents("raw")] == [image, None, b"", image]
+    assert [content for _, content in contents("file")] == [
         tmp_path / "a.png",
         tmp_path / "b.png",
         None,
@@ -217,9 +215,9 @@ def test_any_rows_of_any_parquet_files_are_found(tmp_path_factory, files, size, 
     with closing(open_source(folder)) as source:
         assert len(source) == len(expected)
         start = data.draw(st.integers(0, len(expected) - 1))
-        entries = list(source.part(start, start + size).entries())
-    assert [entry.content for entry in entries] == expected[start : start + size]
-    assert [entry.row for entry in entries] == list(range(start, min(start + size, len(expected))))
+        part = source.part(start, start + size)
+    assert part.start == start
+    assert [content for _, content in part.entries()] == expected[start : start + size]
 
 
 def test_folders_of_two_kinds_and_broken_tables_are_refused(arrow, tmp_path):

@@ -23,9 +23,9 @@ from findtta._extras import require
 from findtta._processes import usable_cores
 from findtta._ray import first_line, import_ray, ray_session
 from findtta.errors import FindTTAError, OptionError
-from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_file
+from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.settings import Settings
-from findtta.predict.sources import Entry, Part
+from findtta.predict.sources import Part
 from findtta.predictor import Predictor
 
 _MOST_READERS = 8
@@ -35,7 +35,7 @@ _READER_CPUS = 0.5
 
 #: Number and content of each block.
 Blocks = Iterable[tuple[int, Part]]
-#: One row of an output file.
+#: The prediction for one image, or the reason why it could not be read; one row of an output file.
 Record = dict[str, Any]
 
 
@@ -45,30 +45,12 @@ class WorkerError(FindTTAError, RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Consecutive positions of the input, read.
-
-    Attributes:
-        rows: Positions of the readable images.
-        names: Their names.
-        images: Their pixels after preprocessing, ``(samples, height, width, 3)``.
-        unreadable: Position, path, code and error of the images that could not be read.
-    """
+    """Consecutive positions of the input: pixels of the readable images, and records of the others."""
 
     rows: NDArray[np.int64]
     names: list[str]
     images: Pixels
     unreadable: list[Record]
-
-
-@dataclass(frozen=True, eq=False)
-class BatchPredictions:
-    """The rows to write for one batch: those with predictions, and the images that could not be read."""
-
-    predicted: list[Record]
-    unreadable: list[Record]
-
-    def __len__(self) -> int:
-        return len(self.predicted) + len(self.unreadable)
 
 
 @dataclass(frozen=True)
@@ -84,19 +66,14 @@ class Reader:
     limits: ImageLimits
 
     def batches(self, part: Part, threads: int | None = None) -> Iterator[Batch]:
-        """Read a part of the input, which begins where a batch begins; the next batch is read ahead.
-
-        Args:
-            part: The part.
-            threads: Number of images that are read at once; by default one per core, up to 8.
-        """
+        """Read a part of the input, which begins where a batch begins, one batch ahead of what is asked for."""
         with ThreadPoolExecutor(threads or min(usable_cores(), _MOST_READERS)) as pool:
-            entries = part.entries()
-            coming: list[tuple[Entry, Future[Pixels]]] = []
+            entries = enumerate(part.entries(), part.start)
+            coming: list[tuple[int, str, Future[Pixels]]] = []
             while True:
                 ready = coming
                 chosen = itertools.islice(entries, self.batch_size)
-                coming = [(entry, pool.submit(self._read, entry.content)) for entry in chosen]
+                coming = [(row, name, pool.submit(self._read, content)) for row, (name, content) in chosen]
                 if ready:
                     yield self._gather(ready)
                 if not coming:
@@ -105,39 +82,32 @@ class Reader:
     def _read(self, content: bytes | Path | None) -> Pixels:
         if content is None:
             raise ImageError("empty", "image: there are neither bytes nor a path.")
-        data = content if isinstance(content, bytes) else read_file(content, self.limits)
-        return self.preprocess(decode_image(data, self.limits))
+        return read_image(content, self.preprocess, self.limits, name="image")
 
-    def _gather(self, read: list[tuple[Entry, Future[Pixels]]]) -> Batch:
+    def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
         rows, names, images = [], [], []
         unreadable: list[Record] = []
-        for entry, future in read:
+        for row, name, future in read:
             # Bytes that are not UTF-8 are spelled out, so that any file can hold the name.
-            name = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
+            path = os.fsencode(name).decode("utf-8", "backslashreplace")
             try:
                 images.append(future.result())
             except ImageError as error:
-                unreadable.append({"row": entry.row, "path": name, "code": error.code, "error": str(error)})
+                unreadable.append({"row": row, "path": path, "code": error.code, "error": str(error)})
             else:
-                rows.append(entry.row)
-                names.append(name)
+                rows.append(row)
+                names.append(path)
         stacked = np.stack(images) if images else np.empty((0, *self.preprocess.size, 3), np.uint8)
         return Batch(np.array(rows, np.int64), names, stacked, unreadable)
 
 
-def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> BatchPredictions:
-    """Predict one batch.
-
-    Args:
-        predictor: The model and the method.
-        batch: The batch.
-        top: Keep the most probable classes only, this many; None keeps all probabilities.
-    """
+def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> list[Record]:
+    """Predict one batch; of each image ``top`` classes are kept, or all probabilities if it is None."""
     found = predictor(batch.images)
     # Stable: of equally probable classes the first comes first, as argmax has it.
     order = np.argsort(-found.probabilities, axis=1, kind="stable")
     groups, drift = found.last_groups, _numbers(found.sample_drift)
-    predicted = []
+    records = [*batch.unreadable]
     for sample, (row, name) in enumerate(zip(batch.rows.tolist(), batch.names, strict=True)):
         best = int(order[sample, 0])
         record = {"row": row, "path": name, "index": best, "label": predictor.labels[best]}
@@ -150,8 +120,8 @@ def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> BatchP
         # The row of one member, so that groups of different batches have different numbers.
         record["group"] = int(batch.rows[groups[sample]]) if groups[sample] >= 0 else None
         record["drift"] = drift[sample]
-        predicted.append(record)
-    return BatchPredictions(predicted, batch.unreadable)
+        records.append(record)
+    return records
 
 
 def _numbers(values: NDArray[np.floating[Any]]) -> list[float | None]:
@@ -161,7 +131,7 @@ def _numbers(values: NDArray[np.floating[Any]]) -> list[float | None]:
 
 def compute_here(
     blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader
-) -> Generator[tuple[int, BatchPredictions], None, None]:
+) -> Generator[tuple[int, list[Record]], None, None]:
     """Yield the number of the block and the predictions of each batch, computed in this process."""
     for block, part in blocks:
         for batch in reader.batches(part):
@@ -170,18 +140,12 @@ def compute_here(
 
 def compute_on_ray(
     blocks: Blocks, settings: Settings, state: Mapping[str, Tensor] | None, reader: Reader, workers: int | None
-) -> Generator[tuple[int, BatchPredictions], None, None]:
+) -> Generator[tuple[int, list[Record]], None, None]:
     """Yield the number of the block and the predictions of each batch, in order, from a pipeline of Ray Data.
 
     Tasks read images, and actors predict. One row of the first dataset is one block, and one row of all that
-    follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are.
-
-    Args:
-        blocks: Number and content of each block.
-        settings: Make the predictors; the model must be loaded.
-        state: The state of the adapted model after its warm-up, if it has one.
-        reader: Reads images.
-        workers: Number of predictors; by default as many as the cluster has room for.
+    follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model of ``settings`` must
+    be loaded; ``state`` is that of the adapted model after its warm-up, if it has one.
     """
     cpus = (workers or 1) * (settings.threads + 1)
     with ray_session(settings.ray_address, num_cpus=cpus) as ray:

@@ -10,7 +10,7 @@ from typing import Any
 from findtta._extras import require
 from findtta._io import UNFINISHED, atomic_write, write_parquet
 from findtta.errors import InputError, OptionError
-from findtta.predict.compute import BatchPredictions
+from findtta.predict.compute import Record
 from findtta.predict.settings import SUFFIXES
 
 _LAYOUT = 2  # of the folder; a release that changes it counts up
@@ -77,10 +77,10 @@ class Output:
         """Tell whether a block has been written."""
         return self._file(block).exists()
 
-    def write(self, block: int, batches: Sequence[BatchPredictions]) -> None:
-        """Write the predictions of one block; their file comes last: where it exists, the block is complete."""
-        unreadable = [record for batch in batches for record in batch.unreadable]
-        rows = [record for batch in batches for record in batch.predicted]
+    def write(self, block: int, records: Sequence[Record]) -> None:
+        """Write the records of one block; predictions come last: where their file exists, the block is complete."""
+        unreadable = [record for record in records if "error" in record]
+        rows = [record for record in records if "error" not in record]
         try:
             if unreadable:
                 with atomic_write(self.errors / f"block-{block:07d}.jsonl") as partial:

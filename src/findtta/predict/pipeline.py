@@ -13,7 +13,7 @@ from torch import Tensor
 
 from findtta._processes import torch_threads
 from findtta.errors import InputError, OptionError
-from findtta.predict.compute import BatchPredictions, Reader, compute_here, compute_on_ray
+from findtta.predict.compute import Reader, Record, compute_here, compute_on_ray
 from findtta.predict.output import Output
 from findtta.predict.settings import Execution, Settings
 from findtta.predict.sources import Source, open_source
@@ -88,7 +88,7 @@ def predict(
         model = settings.load_model()
         settings = dataclasses.replace(settings, model=model)
         predictor = settings.predictor()
-        reader = Reader(settings.batch_size, predictor.preprocess, settings.limits)
+        reader = Reader(settings.batch_size, predictor.preprocess, settings.image_limits)
         state = _warm_up(predictor, reader, images)
         listing = {"input": images.kind, "images": len(images), "listing": images.digest}
         out = Output(Path(output), settings.identity(model, predictor) | listing)
@@ -156,19 +156,19 @@ def _warm_up(predictor: Predictor, reader: Reader, images: Source) -> Mapping[st
 
 
 def _write_blocks(
-    predicted: Iterator[tuple[int, BatchPredictions]],
+    predicted: Iterator[tuple[int, list[Record]]],
     out: Output,
     todo: Mapping[int, range],
     images: int,
     progress: Progress | None,
 ) -> None:
     """Write each block when its last batch has arrived."""
-    waiting: dict[int, list[BatchPredictions]] = {}
+    waiting: dict[int, list[Record]] = {}
     done = images - sum(map(len, todo.values()))
-    for block, batch in predicted:
-        waiting.setdefault(block, []).append(batch)
-        done += len(batch)
-        if sum(map(len, waiting[block])) == len(todo[block]):
+    for block, records in predicted:
+        waiting.setdefault(block, []).extend(records)
+        done += len(records)
+        if len(waiting[block]) == len(todo[block]):
             out.write(block, waiting.pop(block))
         if progress:
             progress(done, images)

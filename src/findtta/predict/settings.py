@@ -18,7 +18,6 @@ import findtta
 from findtta._extras import installed, require
 from findtta._processes import usable_cores
 from findtta.errors import OptionError
-from findtta.images import ImageLimits
 from findtta.models import Classifier, weights_digest
 from findtta.options import option
 from findtta.predictor import Predictor, PredictorSettings
@@ -68,12 +67,6 @@ class Settings(PredictorSettings):
     image_column: str = option(
         "image", "column of Parquet inputs with the images: bytes, paths, or structs of both"
     )
-    max_image_mb: float = option(
-        20, "largest image file in MiB; larger ones are recorded as unreadable", metavar="MB"
-    )
-    max_pixels: int = option(
-        50_000_000, "largest image in pixels; larger ones are recorded as unreadable", shown="50 million"
-    )
     threads: int = option(1, "CPU threads per worker; changes the predictions in the last bits")
     executor: str | None = option(
         None,
@@ -88,10 +81,9 @@ class Settings(PredictorSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive_int("batch_size", "max_pixels", "threads")
+        self.require_positive_int("batch_size", "threads")
         for name in ("block_size", "top", "workers"):
             self.unless_none(name, self.require_positive_int)
-        self.require_positive("max_image_mb")
         self.unless_none("format", lambda name: self.require_choice(name, *SUFFIXES))
         self.unless_none("executor", lambda name: self.require_choice(name, "local", "ray"))
         if self.block % self.batch_size:
@@ -113,11 +105,6 @@ class Settings(PredictorSettings):
     def output_format(self) -> str:
         """The format of the output files."""
         return self.format or ("parquet" if installed("pyarrow") else "jsonl")
-
-    @property
-    def limits(self) -> ImageLimits:
-        """How large images may be."""
-        return ImageLimits(max_bytes=int(self.max_image_mb * 2**20), max_pixels=self.max_pixels)
 
     def execution(self, images: int) -> Execution:
         """Choose where to compute.
@@ -152,22 +139,18 @@ class Settings(PredictorSettings):
 
     def identity(self, model: Classifier, predictor: Predictor) -> dict[str, Any]:
         """Return everything that determines a prediction besides the images, as plain values without paths."""
+        same = ("method", "batch_size", "top", "max_image_mb", "max_pixels", "threads")
         identity = {
+            **{name: getattr(self, name) for name in same},
             "arch": model.card.arch,
             "weights": weights_digest(model),
             "normalization": [list(model.card.mean), list(model.card.std)],
             "classes": list(predictor.labels),
-            "method": self.method,
             "options": dataclasses.asdict(self.method_options()),
             "preprocessing": dataclasses.asdict(predictor.preprocess),
             "device": torch.device(self.device).type,
-            "batch_size": self.batch_size,
             "block_size": self.block,
-            "top": self.top,
             "format": self.output_format,
-            "max_image_mb": self.max_image_mb,
-            "max_pixels": self.max_pixels,
-            "threads": self.threads,
             "findtta": findtta.__version__,
             "torch": torch.__version__.partition("+")[0],
             "numpy": np.__version__,

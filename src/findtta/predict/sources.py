@@ -22,19 +22,8 @@ LISTS = frozenset({".txt", ".lst"})
 _CELLS_AT_ONCE = 64  # of a Parquet column
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One image that has not been read yet.
-
-    Attributes:
-        row: Its position in the input.
-        name: Its name in the predictions.
-        content: Its bytes, or the file that holds them; None if there is neither.
-    """
-
-    row: int
-    name: str
-    content: bytes | Path | None
+#: The name of an image in the predictions, and its bytes or the file that holds them; None if there is neither.
+Entry = tuple[str, bytes | Path | None]
 
 
 @dataclass(frozen=True)
@@ -46,9 +35,8 @@ class FilePart:
     names: tuple[str, ...]
 
     def entries(self) -> Iterator[Entry]:
-        """Iterate over the images in order."""
-        for row, name in enumerate(self.names, self.start):
-            yield Entry(row, name, self.root / name)
+        """Iterate over the images in order; the first has the position ``start``."""
+        return ((name, self.root / name) for name in self.names)
 
 
 class FileSource:
@@ -116,13 +104,12 @@ class ParquetPart:
     column: str
 
     def entries(self) -> Iterator[Entry]:
-        """Iterate over the images in order."""
-        row = itertools.count(self.start)
+        """Iterate over the images in order; the first has the position ``start``."""
         for rows in self.rows:
             folder = Path(rows.fragment.path).parent
             for position, cell in enumerate(_cells(rows, self.column), rows.first):
                 name, content = _image_of(cell, folder)
-                yield Entry(next(row), name or f"{rows.name}#{position}", content)
+                yield name or f"{rows.name}#{position}", content
 
 
 class ParquetSource:
