@@ -144,8 +144,8 @@ def compute_on_ray(
     """Yield the number of the block and the predictions of each batch, in order, from a pipeline of Ray Data.
 
     Tasks read images, and actors predict. One row of the first dataset is one block, and one row of all that
-    follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model of ``settings`` must
-    be loaded; ``state`` is that of the adapted model after its warm-up, if it has one.
+    follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model
+    of ``settings`` must be loaded; ``state`` is that of the adapted model after its warm-up, if it has one.
     """
     cpus = (workers or 1) * (settings.threads + 1)
     with ray_session(settings.ray_address, num_cpus=cpus) as ray:

@@ -78,7 +78,7 @@ class Output:
         return self._file(block).exists()
 
     def write(self, block: int, records: Sequence[Record]) -> None:
-        """Write the records of one block; predictions come last: where their file exists, the block is complete."""
+        """Write the records of one block; the file of predictions comes last: with it the block is complete."""
         unreadable = [record for record in records if "error" in record]
         rows = [record for record in records if "error" not in record]
         try:
