@@ -23,7 +23,7 @@ from findtta._extras import require
 from findtta._processes import usable_cores
 from findtta._ray import first_line, import_ray, ray_session
 from findtta.errors import FindTTAError, OptionError
-from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
+from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_file
 from findtta.predict.settings import Settings
 from findtta.predict.sources import Part
 from findtta.predictor import Predictor
@@ -82,7 +82,8 @@ class Reader:
     def _read(self, content: bytes | Path | None) -> Pixels:
         if content is None:
             raise ImageError("empty", "image: there are neither bytes nor a path.")
-        return read_image(content, self.preprocess, self.limits, name="image")
+        data = content if isinstance(content, bytes) else read_file(content, self.limits)
+        return self.preprocess(decode_image(data, self.limits))
 
     def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
         rows, names, images = [], [], []
