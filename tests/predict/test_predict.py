@@ -12,6 +12,7 @@ from findtta.images import ImageLimits, Preprocessing
 from findtta.models import load
 from findtta.predict import RAY_FROM, Settings, predict
 from findtta.predict.compute import Batch, Reader, predict_batch
+from findtta.predict.sources import FileSource
 from findtta.predictor import Predictions, Predictor
 
 SMALL = {"batch_size": 4, "block_size": 8, "format": "jsonl"}
@@ -327,3 +328,27 @@ ONE_PIXEL = (
     b"BM:\x00\x00\x00\x00\x00\x00\x006\x00\x00\x00(\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01\x00\x18\x00"
     b"\x00\x00\x00\x00\x04\x00\x00\x00" + b"\x00" * 16 + b"\x01\x02\x03\x00"
 )
+
+
+def test_a_full_disk_and_a_shrinking_input_are_errors_that_keep_finished_blocks(
+    photos, model, tmp_path, monkeypatch
+):
+    settings = Settings(model=model, **SMALL)
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    predict(photos, tmp_path / "out", settings)
+    last = tmp_path / "out" / "predictions" / "block-0000002.jsonl"
+    last.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("findtta.predict.output.atomic_write", full)
+        with pytest.raises(InputError, match=r"block 2 cannot be written .*No space left"):
+            predict(photos, tmp_path / "out", settings)
+    part = FileSource.part
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSource, "part", lambda source, start, stop: part(source, start, stop - 1))
+        with pytest.raises(InputError, match=r"became shorter .*blocks \[2\]"):
+            predict(photos, tmp_path / "out", settings)
+    again = predict(photos, tmp_path / "out", settings)
+    assert (again.blocks_before, again.blocks_now) == (2, 1)

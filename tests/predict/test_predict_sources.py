@@ -247,3 +247,13 @@ def test_parquet_at_a_uri(arrow, tmp_path):
     for uri in ("nonsense://bucket/x", (tmp_path / "nothing").as_uri()):
         with pytest.raises(InputError, match="cannot be read as Parquet"):
             open_source(uri)
+
+
+def test_a_table_that_breaks_while_it_is_read_stops_the_run(arrow, tmp_path):
+    path = tmp_path / "data.parquet"
+    arrow.parquet.write_table(arrow.table({"image": [png(0)]}), path)
+    with closing(open_source(path)) as source:
+        part = source.part(0, 1)
+        path.write_bytes(b"PAR1")
+        with pytest.raises(InputError, match="cannot be read as Parquet"):
+            list(part.entries())
