@@ -65,7 +65,9 @@ def write_parquet(path: Path, schema: Mapping[str, Any], rows: Sequence[Mapping[
     parquet = require("pyarrow.parquet", "results", "writing Parquet files")
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
     fields = arrow.schema([(name, types.get(kind, kind)) for name, kind in schema.items()])
-    parquet.write_table(arrow.Table.from_pylist([dict(row) for row in rows], schema=fields), path)
+    parquet.write_table(
+        arrow.Table.from_pylist([dict(row) for row in rows], schema=fields), path, compression="zstd"
+    )
 
 
 def finite(value: Any) -> Any:

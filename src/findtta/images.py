@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import stat
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ Pixels = NDArray[np.uint8]
 #: What is read. Pillow knows many more formats, and each is more code that an attacker may reach.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 #: How files of these formats end.
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _ORIENTATION = 0x0112  # the EXIF tag
 _MOST_RESIZED = 2**24  # pixels of an image that is resized before it is cropped
@@ -374,3 +375,26 @@ def to_input(images: NDArray[np.uint8], device: torch.device | str = "cpu") -> t
     # Arrays from another process may be read-only, which torch warns about.
     writable = np.require(images, requirements=("C", "W"))
     return torch.from_numpy(writable).to(device).permute(0, 3, 1, 2).float().div_(255)
+
+
+def read_file(path: Path, limits: ImageLimits | None = None) -> bytes:
+    """Read the bytes of an image file, no more than are accepted, and from a regular file only.
+
+    Raises:
+        ImageError: If it cannot be read, is not a regular file, or is too large.
+    """
+    limits = limits or ImageLimits()
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
+            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
+        if status.st_size > limits.max_bytes:
+            raise _too_many_bytes(status.st_size, limits)
+        with path.open("rb") as file:
+            return file.read(limits.max_bytes + 1)
+    except OSError as error:
+        raise ImageError("unreadable", f"image: the file cannot be read ({error.strerror or error}).") from error
+    except ImageError:
+        raise
+    except ValueError:  # a null byte in the name
+        raise ImageError("unreadable", "image: a file cannot have this name.") from None

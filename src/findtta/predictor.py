@@ -19,7 +19,7 @@ from findtta.algorithms.base import Adapted
 from findtta.api import adapt
 from findtta.errors import InputError, OptionError
 from findtta.functional import gaussian_kl, instance_moments
-from findtta.images import INTERPOLATIONS, Pixels, to_input
+from findtta.images import INTERPOLATIONS, ImageLimits, Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import find_norms
 from findtta.models.card import Classifier
@@ -48,6 +48,23 @@ class PredictorSettings(Options):
     interpolation: str | None = option(
         None, "how images are resized", choices=tuple(INTERPOLATIONS), shown="the model's own"
     )
+    max_image_mb: float = option(20, "size in MiB up to which an image file is accepted", metavar="MB")
+    max_pixels: int = option(50_000_000, "width times height up to which an image is accepted", shown="50 million")
+
+    def __post_init__(self) -> None:
+        for name in ("num_classes", "image_size"):
+            self.unless_none(name, self.require_positive_int)
+        self.require_positive("max_image_mb")
+        self.require_positive_int("max_pixels")
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {self.device!r}.") from error
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        """How large images may be."""
+        return ImageLimits(max_bytes=max(1, int(self.max_image_mb * 2**20)), max_pixels=self.max_pixels)
 
     def load_model(self) -> Classifier:
         """Load the model, on the CPU and in eval mode."""
@@ -61,16 +78,8 @@ class PredictorSettings(Options):
         """Return the method's options, checked."""
         return build_options(load_method(self.method), dict(self.options))
 
-    def require_device(self) -> None:
-        """Raise unless torch knows a device of this name."""
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {self.device!r}.") from error
-
     def predictor(self, model: Classifier | None = None) -> Predictor:
         """Put the model, loaded now if not given, under the method on the device."""
-        self.require_device()
         try:
             return Predictor(
                 model or self.load_model(),

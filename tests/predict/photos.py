@@ -1,4 +1,4 @@
-"""Small pictures on disk, and what was made of them."""
+"""Small images on disk, and the predictions that were made of them."""
 
 import io
 import json
@@ -13,20 +13,20 @@ from PIL import Image
 from findtta.models import Classifier, load
 
 
-def picture(seed: int, size: tuple[int, int] = (36, 44)) -> np.ndarray:
-    """A picture of one of three kinds of contrast, so that there are groups to find."""
+def image(seed: int, size: tuple[int, int] = (36, 44)) -> np.ndarray:
+    """An image of one of three kinds of contrast, so that there are groups to find."""
     noise = np.random.default_rng(seed).integers(0, 256, (*size, 3))
     return (40 * (seed % 3) + noise // (1 + seed % 3)).clip(0, 255).astype(np.uint8)
 
 
 def png(seed: int) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(picture(seed)).save(file, "PNG", compress_level=1)
+    Image.fromarray(image(seed)).save(file, "PNG", compress_level=1)
     return file.getvalue()
 
 
 def fill(folder: Path, count: int, *, broken: tuple[int, ...] = ()) -> Path:
-    """Fill a folder with pictures; those of ``broken`` are empty files."""
+    """Fill a folder with images; those of ``broken`` are empty files."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(count):
         (folder / f"{seed:04d}.png").write_bytes(b"" if seed in broken else png(seed))
@@ -39,7 +39,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def rows(folder: Path) -> list[dict]:
-    """The answers of a run that wrote JSON lines."""
+    """The predictions of a run that wrote JSON lines."""
     paths = sorted((folder / "predictions").glob("*.jsonl"))
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
@@ -50,7 +50,7 @@ def errors(folder: Path) -> list[dict]:
 
 
 class KilledOnce(torch.nn.Module):
-    """A network that kills the process it is in, unless that is the first one or it has done so before."""
+    """A model that kills the process it is in, unless that is the first one or it has done so before."""
 
     def __init__(self, net: torch.nn.Module, marker: Path) -> None:
         super().__init__()

@@ -5,17 +5,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from photos import errors, files, fill, picture, png, rows
+from photos import errors, files, fill, image, png, rows
 
-from findtta.errors import InputError, OptionError, UnknownNameError
-from findtta.images import ImageLimits
+from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError
+from findtta.images import ImageLimits, Preprocessing
 from findtta.models import load
 from findtta.predict import RAY_FROM, Settings, predict
-from findtta.predict.batches import Reading
-from findtta.predict.choice import choose
-from findtta.predict.output import columns
-from findtta.predict.settings import torch_threads
-from findtta.predictor import Predictor
+from findtta.predict.compute import Batch, Reader, predict_batch
+from findtta.predict.sources import FileSource
+from findtta.predictor import Predictions, Predictor
 
 SMALL = {"batch_size": 4, "block_size": 8, "format": "jsonl"}
 
@@ -27,25 +25,25 @@ def model():
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Twenty-one pictures of which two, in different batches, cannot be read."""
+    """Twenty-one images of which two, in different batches, cannot be read."""
     return fill(tmp_path_factory.mktemp("photos"), 21, broken=(5, 9))
 
 
 @pytest.fixture(scope="module")
 def done(photos, model, tmp_path_factory):
     """An uninterrupted run."""
-    output = tmp_path_factory.mktemp("done") / "answers"
+    output = tmp_path_factory.mktemp("done") / "predictions"
     return predict(photos, output, Settings(model=model, **SMALL))
 
 
-def test_answers_are_those_of_batches_cut_by_hand(done, model):
+def test_predictions_are_those_of_batches_cut_by_hand(done, model):
     predictor = Predictor(model, "find")
-    answers = rows(done.output)
-    assert [row["row"] for row in answers] == [row for row in range(21) if row not in (5, 9)]
+    predictions = rows(done.output)
+    assert [row["row"] for row in predictions] == [row for row in range(21) if row not in (5, 9)]
     for start in range(0, 21, 4):
         members = [row for row in range(start, min(start + 4, 21)) if row not in (5, 9)]
-        found = predictor(np.stack([predictor.prepare(picture(row)) for row in members]))
-        written = [row for row in answers if row["row"] in members]
+        found = predictor(np.stack([predictor.preprocess(image(row)) for row in members]))
+        written = [row for row in predictions if row["row"] in members]
         assert [row["path"] for row in written] == [f"{row:04d}.png" for row in members]
         assert [row["probabilities"] for row in written] == found.probabilities.tolist()
         assert [row["index"] for row in written] == found.indices.tolist()
@@ -56,7 +54,7 @@ def test_answers_are_those_of_batches_cut_by_hand(done, model):
 
 def test_what_cannot_be_read_is_told_apart(done):
     assert (done.images, done.skipped, done.blocks_before, done.blocks_now) == (21, 2, 0, 3)
-    assert (done.engine, done.reason) == ("local", f"fewer than {RAY_FROM:,} images")
+    assert (done.execution.executor, done.execution.reason) == ("local", f"fewer than {RAY_FROM:,} images")
     assert [(row["row"], row["path"], row["code"]) for row in errors(done.output)] == [
         (5, "0005.png", "empty"),
         (9, "0009.png", "empty"),
@@ -65,7 +63,7 @@ def test_what_cannot_be_read_is_told_apart(done):
     assert sorted(path.name for path in done.errors.iterdir()) == ["block-0000000.jsonl", "block-0000001.jsonl"]
 
 
-def test_the_size_of_blocks_changes_no_answer(done, photos, model, tmp_path):
+def test_the_size_of_blocks_changes_no_prediction(done, photos, model, tmp_path):
     other = predict(photos, tmp_path / "out", Settings(model=model, **(SMALL | {"block_size": 20})))
     assert other.blocks_now == 2
     assert rows(other.output) == rows(done.output)
@@ -76,7 +74,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 8, 13, 20])
-def test_a_killed_run_goes_on_where_it_stopped(done, photos, model, tmp_path, after):
+def test_a_killed_run_continues_where_it_stopped(done, photos, model, tmp_path, after):
     settings = Settings(model=model, **SMALL)
 
     def kill(images: int, of: int) -> None:
@@ -113,13 +111,11 @@ def test_what_is_done_is_not_touched(done, photos, model):
         ({"top": 2}, "top was None and is 2"),
         ({"format": "parquet"}, "format was 'jsonl' and is 'parquet'"),
         ({"threads": 2}, "threads was 1 and is 2"),
-        ({"size": 40}, "size was 32 and is 40"),
-        ({"limits": ImageLimits(max_pixels=10**6)}, "max_pixels was 50000000 and is 1000000"),
+        ({"image_size": 40}, "preprocessing was .*32.* and is .*40"),
+        ({"max_pixels": 10**6}, "max_pixels was 50000000 and is 1000000"),
     ],
 )
 def test_other_settings_are_refused_and_named(done, photos, model, change, told):
-    if change.get("format") == "parquet":
-        pytest.importorskip("pyarrow")
     with pytest.raises(OptionError, match=f"begun with other settings: .*{told}.*Name a new folder"):
         predict(photos, done.output, Settings(**({"model": model} | SMALL | change)))
 
@@ -140,7 +136,7 @@ def test_other_images_and_other_weights_are_refused(model, tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(photos, model, tmp_path):
     (tmp_path / "diary.txt").write_text("dear diary")
-    with pytest.raises(OptionError, match="is there already and holds no predictions"):
+    with pytest.raises(OptionError, match="exists already and holds no predictions"):
         predict(photos, tmp_path, Settings(model=model))
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
     (tmp_path / "manifest.json").write_text("[]")
@@ -183,15 +179,18 @@ def test_the_most_probable_classes(done, photos, model, tmp_path):
 
 
 def test_numbers_that_json_lacks_become_null():
-    from findtta.predict.batches import Answers
+    class Broken:
+        labels = ("x", "y")
 
-    answers = Answers(
-        np.array([3]), ("a",), np.array([[np.nan, 0.5]], np.float32), np.array([-1]), np.array([np.nan]), ()
-    )
-    table = columns([answers], ("x", "y"), None)
-    assert table["probabilities"] == [[None, 0.5]]
-    assert (table["group"], table["drift"]) == ([None], [None])
-    assert json.loads(json.dumps(dict(table), allow_nan=False))["row"] == [3]
+        def __call__(self, images):
+            probabilities = np.array([[np.nan, 0.5]], np.float32)
+            return Predictions(probabilities, np.zeros((1, 0), np.int64), np.zeros((1, 0)))
+
+    batch = Batch(np.array([3]), ["a"], np.zeros((1, 1, 1, 3), np.uint8), [])
+    (record,) = predict_batch(Broken(), batch, top=None)
+    assert record["probabilities"] == [None, 0.5]
+    assert (record["group"], record["drift"]) == (None, None)
+    assert json.loads(json.dumps(record, allow_nan=False))["row"] == 3
 
 
 @pytest.mark.parametrize("method", ["tent", "rotta", "note"])
@@ -208,7 +207,7 @@ def test_find_star_chooses_its_layers_on_the_first_batches_and_stays_so(photos, 
     predictor = Predictor(model, "find-star", options=options)
     batches = [
         np.stack(
-            [predictor.prepare(picture(row)) for row in range(start, min(start + 4, 21)) if row not in (5, 9)]
+            [predictor.preprocess(image(row)) for row in range(start, min(start + 4, 21)) if row not in (5, 9)]
         )
         for start in range(0, 21, 4)
     ]
@@ -226,19 +225,22 @@ def test_find_star_chooses_its_layers_on_the_first_batches_and_stays_so(photos, 
     assert last.read_bytes() == before
 
 
-def test_find_star_needs_enough_batches(model, tmp_path):
-    photos = fill(tmp_path / "in", 6, broken=(0, 1, 2, 3))
+def test_an_input_too_short_for_the_warm_up_is_refused_before_anything_is_written(model, tmp_path):
+    images = fill(tmp_path / "in", 6, broken=(0, 1, 2, 3))
     settings = {"model": model, "method": "find-star", **SMALL}
-    with pytest.raises(InputError, match=r"on 10 batches, but 6 images are 2 of 4.*cold_start=2"):
-        predict(photos, tmp_path / "out", Settings(**settings))
-    with pytest.raises(InputError, match="on 2 batches, but only 1 have an image"):
-        predict(photos, tmp_path / "out", Settings(options={"cold_start": 2}, **settings))
+    for options, told in (
+        ({}, "on 10 batches, but 6 images give 1 readable batches of 4.*cold_start=1"),
+        ({"cold_start": 2}, "on 2 batches, but 6 images give 1"),
+    ):
+        with pytest.raises(InputError, match=told):
+            predict(images, tmp_path / "out", Settings(options=options, **settings))
+    assert not (tmp_path / "out").exists()
+    assert predict(images, tmp_path / "out", Settings(options={"cold_start": 1}, **settings)).skipped == 4
 
 
-def test_the_number_of_threads_is_put_back():
+def test_the_number_of_threads_is_put_back(model, tmp_path):
     before = torch.get_num_threads()
-    with torch_threads(before + 1):
-        assert torch.get_num_threads() == before + 1
+    predict(fill(tmp_path / "in", 1), tmp_path / "out", Settings(model=model, threads=before + 1, **SMALL))
     assert torch.get_num_threads() == before
 
 
@@ -246,11 +248,16 @@ def test_the_number_of_threads_is_put_back():
     ("settings", "told"),
     [
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"batch_size": 64, "block_size": 100}, r"multiple of batch_size \(64\), got 100; 64 would be"),
+        ({"batch_size": 64, "block_size": 100}, r"multiple of batch_size \(64\), such as 64, got 100"),
         ({"top": 0}, "top must be"),
         ({"threads": True}, "threads must be"),
         ({"format": "csv"}, "format must be 'parquet' or 'jsonl', got 'csv'"),
         ({"device": "toaster"}, "device must be such as 'cpu'"),
+        ({"max_image_mb": 0}, "max_image_mb must be above 0"),
+        ({"executor": "spark"}, "executor must be 'local' or 'ray'"),
+        ({"workers": 0}, "workers must be a whole number"),
+        ({"executor": "local", "workers": 2}, "workers must not be given"),
+        ({"executor": "local", "ray_address": "x"}, "ray_address must not be given"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, told):
@@ -271,55 +278,77 @@ def test_a_device_that_is_not_there_is_an_error_that_says_so(photos, model, tmp_
         predict(photos, tmp_path / "out", Settings(model=model, device="cuda"))
 
 
-def test_who_computes(monkeypatch):
+def test_where_predictions_are_computed(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("findtta.predict.choice.usable_cores", lambda: 8)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("findtta.predict.settings.usable_cores", lambda: 8)
+    monkeypatch.setattr("findtta.predict.settings.installed", lambda module: True)
+    monkeypatch.setattr("findtta.predict.settings.require", lambda *_: None)
 
-    def chosen(images, threads=1, **asked):
-        known = {"engine": None, "workers": None, "ray_address": None}
-        choice = choose(images, Settings(threads=threads), **(known | asked))
-        return choice.engine, choice.workers
+    def chosen(images, **settings):
+        execution = Settings(**settings).execution(images)
+        return execution.executor, execution.workers
 
     assert chosen(10) == ("local", 1)
     assert chosen(RAY_FROM) == ("ray", 8)
     assert chosen(RAY_FROM, threads=3) == ("ray", 2)
     assert chosen(RAY_FROM, threads=8) == ("local", 1)
-    assert chosen(RAY_FROM, engine="local") == ("local", 1)
+    assert chosen(RAY_FROM, executor="local") == ("local", 1)
     assert chosen(10, workers=3) == ("ray", 3)
-    assert chosen(10, engine="ray") == ("ray", 8)
+    assert chosen(10, executor="ray") == ("ray", 8)
     assert chosen(10, ray_address="ray://there") == ("ray", None)
-    for asked, told in (
-        ({"engine": "spark"}, "engine must be"),
-        ({"workers": 0}, "workers must be at least 1"),
-        ({"engine": "local", "workers": 2}, "workers is for the engine 'ray'"),
-        ({"engine": "local", "ray_address": "x"}, "ray_address is for the engine 'ray'"),
-    ):
-        with pytest.raises(OptionError, match=told):
-            chosen(10, **asked)
+
+
+def test_without_ray_this_process_computes_unless_ray_is_asked_for(monkeypatch):
+    monkeypatch.setattr("findtta._extras.importlib.util.find_spec", lambda name: None)
+    assert Settings().output_format == "jsonl"
+    assert Settings().execution(RAY_FROM).executor == "local"
+    with pytest.raises(MissingExtraError, match=r'pip install "findtta\[ray\]"'):
+        Settings(executor="ray").execution(10)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 7))
 def test_batches_are_neighbouring_positions_whatever_cannot_be_read(readable, batch_size):
-    from findtta.inference import Preprocessing
-
-    from findtta.predict.sources import Entry
-
     class Made:
-        def entries(self):
-            for row, is_readable in enumerate(readable, 100):
-                yield Entry(row, f"{row}", ONE_PIXEL if is_readable else b"broken")
+        start = 100
 
-    batches = list(Reading(batch_size, Preprocessing(1), ImageLimits()).batches(Made(), threads=2))
+        def entries(self):
+            return (("name", ONE_PIXEL if is_readable else b"broken") for is_readable in readable)
+
+    reader = Reader(batch_size, Preprocessing(size=(1, 1)), ImageLimits())
+    batches = list(reader.batches(Made(), threads=2))
     assert len(batches) == -(-len(readable) // batch_size)
     for number, batch in enumerate(batches):
         span = range(number * batch_size, min((number + 1) * batch_size, len(readable)))
         assert batch.rows.tolist() == [100 + row for row in span if readable[row]]
-        assert [each.row for each in batch.unreadable] == [100 + row for row in span if not readable[row]]
-        assert len(batch.pictures) == len(batch.rows) == len(batch.names)
+        assert [each["row"] for each in batch.unreadable] == [100 + row for row in span if not readable[row]]
+        assert len(batch.images) == len(batch.rows) == len(batch.names)
 
 
 ONE_PIXEL = (
     b"BM:\x00\x00\x00\x00\x00\x00\x006\x00\x00\x00(\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01\x00\x18\x00"
     b"\x00\x00\x00\x00\x04\x00\x00\x00" + b"\x00" * 16 + b"\x01\x02\x03\x00"
 )
+
+
+def test_a_full_disk_and_a_shrinking_input_are_errors_that_keep_finished_blocks(
+    photos, model, tmp_path, monkeypatch
+):
+    settings = Settings(model=model, **SMALL)
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    predict(photos, tmp_path / "out", settings)
+    last = tmp_path / "out" / "predictions" / "block-0000002.jsonl"
+    last.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("findtta.predict.output.atomic_write", full)
+        with pytest.raises(InputError, match=r"block 2 cannot be written .*No space left"):
+            predict(photos, tmp_path / "out", settings)
+    part = FileSource.part
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSource, "part", lambda source, start, stop: part(source, start, stop - 1))
+        with pytest.raises(InputError, match=r"became shorter .*blocks \[2\]"):
+            predict(photos, tmp_path / "out", settings)
+    again = predict(photos, tmp_path / "out", settings)
+    assert (again.blocks_before, again.blocks_now) == (2, 1)

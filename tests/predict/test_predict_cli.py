@@ -37,26 +37,26 @@ def test_a_folder_from_end_to_end(tmp_path, capsys):
         run(*words, "--block-size", 4)
 
 
-def test_a_network_of_ones_own(tmp_path):
+def test_a_model_of_ones_own(tmp_path):
     file = tmp_path / "own_net.py"
     file.write_text(
         "from torch import nn\n\n\ndef make():\n    return nn.Sequential(\n        nn.Conv2d(3, 4, 3), "
         "nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)\n    )\n"
     )
     words = ("--input", fill(tmp_path / "photos", 3), "--output", tmp_path / "out", "--format", "jsonl")
-    network = ("--model", f"{file}:make", "--method", "find-soft", "--size", 16)
+    model = ("--model", f"{file}:make", "--method", "find-soft", "--image-size", 16)
     with pytest.raises(OptionError, match="num_classes must be given"):
-        run(*words, *network)
-    assert run(*words, *network, "--num-classes", 5) == 0
+        run(*words, *model)
+    assert run(*words, *model, "--num-classes", 5) == 0
     assert [len(row["probabilities"]) for row in rows(tmp_path / "out")] == [5] * 3
 
 
-def test_limits_and_engines_of_the_command_line(tmp_path, capsys):
+def test_limits_and_executors_of_the_command_line(tmp_path, capsys):
     photos = fill(tmp_path / "in", 2)
     words = ("--input", photos, "--method", "source", "--format", "jsonl")
-    assert run(*words, "--output", tmp_path / "out", "--engine", "local", "--max-pixels", 5) == 0
+    assert run(*words, "--output", tmp_path / "out", "--executor", "local", "--max-pixels", 5) == 0
     assert "2 images: 0 predicted, 2 could not be read" in capsys.readouterr().out
-    with pytest.raises(OptionError, match="workers is for the engine 'ray'"):
-        run(*words, "--output", tmp_path / "out", "--engine", "local", "--max-pixels", 5, "--workers", 2)
+    with pytest.raises(OptionError, match="workers must not be given"):
+        run(*words, "--output", tmp_path / "out", "--executor", "local", "--max-pixels", 5, "--workers", 2)
     with pytest.raises(OptionError, match="--option must look like NAME=VALUE"):
         run(*words, "--output", tmp_path / "out", "--option", "alpha")

@@ -1,5 +1,6 @@
 """One Ray for all of these tests: starting it takes longer than they do."""
 
+import dataclasses
 import gc
 import sys
 import warnings
@@ -8,13 +9,12 @@ import photos
 import pytest
 from photos import files, fill, killed_once
 
-from findtta.errors import MissingExtraError, OptionError
+from findtta.errors import OptionError
 from findtta.models import load
 from findtta.predict import Settings, predict
-from findtta.predict.choice import choose
-from findtta.predict.cluster import _reason
 
-pytestmark = pytest.mark.filterwarnings("default")  # Ray has warnings of its own
+# Ray has warnings of its own.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 SMALL = {"batch_size": 8, "block_size": 16}
 
@@ -38,25 +38,31 @@ def ray():
 def test_a_cluster_that_is_not_there_is_an_error_that_says_so(tmp_path):
     pytest.importorskip("ray")
     images = fill(tmp_path / "in", 2)
-    with pytest.raises(OptionError, match="ray_address: there is no Ray at 'nonsense'"):
-        predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26")), ray_address="nonsense")
+    with pytest.raises(OptionError, match="ray_address: Ray at 'nonsense' cannot be used"):
+        predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26"), ray_address="nonsense"))
 
 
 def test_workers_and_their_deaths_change_nothing(ray, tmp_path):
     images = fill(tmp_path / "in", 45, broken=(3, 20))
     marker = tmp_path / "marker"
     dying = Settings(model=killed_once(marker), **SMALL)
-    predict(images, tmp_path / "local", dying, engine="local")
+    predict(images, tmp_path / "local", dying)
     # The third block is there already, as after a kill.
-    predict(images, tmp_path / "two", dying, engine="local")
+    predict(images, tmp_path / "two", dying)
     expected = files(tmp_path / "local")
     for path in (tmp_path / "two" / "predictions").iterdir():
         if "2" not in path.stem:
             path.unlink()
     assert not marker.exists()
-    two = predict(images, tmp_path / "two", dying, workers=2)
+    two = predict(images, tmp_path / "two", dataclasses.replace(dying, workers=2))
     assert marker.read_text() == "killed"
-    assert (two.engine, two.workers, two.blocks_before, two.blocks_now, two.skipped) == ("ray", 2, 1, 2, 2)
+    assert (two.execution.executor, two.execution.workers, two.blocks_before, two.blocks_now, two.skipped) == (
+        "ray",
+        2,
+        1,
+        2,
+        2,
+    )
     assert files(tmp_path / "two") == expected
     assert ray.is_initialized()  # it was not ours to stop
 
@@ -67,7 +73,7 @@ def test_one_worker_and_what_find_star_has_chosen(ray, tmp_path):
         model=load("shapes-resnet26"), method="find-star", options={"cold_start": 2, "threshold": 0.5}, **SMALL
     )
     predict(images, tmp_path / "local", settings)
-    one = predict(images, tmp_path / "one", settings, workers=1)
+    one = predict(images, tmp_path / "one", dataclasses.replace(settings, workers=1))
     assert one.blocks_now == 2
     assert files(tmp_path / "one") == files(tmp_path / "local")
 
@@ -75,21 +81,4 @@ def test_one_worker_and_what_find_star_has_chosen(ray, tmp_path):
 def test_more_workers_than_there_is_room_for_are_refused(ray, tmp_path):
     images = fill(tmp_path / "in", 2)
     with pytest.raises(OptionError, match="workers must be at most 2, got 7: Ray has 3 CPUs"):
-        predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26")), workers=7)
-
-
-def test_the_error_of_a_worker_is_told_in_one_line():
-    far = RuntimeError(
-        "ray::Worker.submit() (pid=1)\n  File 'x.py', line 1, in f\n    raise ZeroDivisionError('no luck')\n"
-        "ZeroDivisionError: no luck\n\nThe above exception was the direct cause:\n"
-        "ray.exceptions.UserCodeException: a block failed.\nTo change this: do that."
-    )
-    assert _reason(far) == "ZeroDivisionError: no luck"
-    assert _reason(RuntimeError("gone")) == "gone"
-    assert _reason(RuntimeError()) == "RuntimeError"
-
-
-def test_ray_says_which_extra_it_needs(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r'pip install "findtta\[ray\]"'):
-        choose(10, Settings(), engine="ray", workers=None, ray_address=None)
+        predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26"), workers=7))

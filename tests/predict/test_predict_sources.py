@@ -1,4 +1,6 @@
 import os
+import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,15 +9,14 @@ from hypothesis import strategies as st
 from photos import fill, png
 
 from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError
-from findtta.images import ImageError, ImageLimits
-from findtta.predict.batches import read_file
-from findtta.predict.listing import Listing
-from findtta.predict.sources import open_source, shown
+from findtta.images import ImageLimits, Preprocessing
+from findtta.predict.compute import Reader
+from findtta.predict.sources import FileSource, open_source
 
 
 def names(path: Path, **options) -> list[str]:
-    with open_source(path, **options) as source:
-        return [entry.name for entry in source.part(0, len(source)).entries()]
+    with closing(open_source(path, **options)) as source:
+        return [name for name, _ in source.part(0, len(source)).entries()]
 
 
 def touch(*paths: Path) -> None:
@@ -25,7 +26,7 @@ def touch(*paths: Path) -> None:
 
 
 def test_a_folder_is_listed_with_all_folders_in_it_by_name(tmp_path):
-    wanted = ["a b/z.png", "a b/ü.JPEG", "a.webp", "b/deep/er/1.tif", "b/same.png", "c/same.png", "日本.gif"]
+    wanted = ["a.webp", "日本.gif", "a b/z.png", "a b/ü.JPEG", "b/same.png", "b/deep/er/1.tif", "c/same.jfif"]
     touch(*(tmp_path / name for name in wanted))
     touch(
         tmp_path / "notes.txt", tmp_path / ".hidden.png", tmp_path / ".cache" / "thumb.png", tmp_path / "x.jpg.bak"
@@ -42,19 +43,19 @@ def test_links_are_followed_but_never_in_circles(tmp_path):
     (tmp_path / "in" / "self.png").symlink_to(tmp_path / "in" / "self.png")
     (tmp_path / "in" / "nowhere.png").symlink_to(tmp_path / "gone.png")
     # The folder that two links lead to is listed once; links to nowhere are to be reported as unreadable.
-    assert names(tmp_path / "in") == ["a/1.png", "b/2.png", "nowhere.png", "self.png"]
+    assert names(tmp_path / "in") == ["nowhere.png", "self.png", "a/1.png", "b/2.png"]
 
 
 def test_what_is_not_there_or_empty_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist; give a folder"):
         open_source(tmp_path / "nothing")
-    with pytest.raises(InputError, match="has no image in it"):
+    with pytest.raises(InputError, match="holds no images"):
         open_source(tmp_path)
     touch(tmp_path / "film.mp4")
     with pytest.raises(OptionError, match=r"got the file 'film.mp4'"):
         open_source(tmp_path / "film.mp4")
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="holds no images"):
         open_source(tmp_path / "empty.txt")
 
 
@@ -64,7 +65,7 @@ def test_a_folder_that_may_not_be_listed_stops_the_run(tmp_path, monkeypatch):
 
     def refuse(path):
         if Path(path).name == "private":
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(path))
         return listed(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
@@ -72,38 +73,34 @@ def test_a_folder_that_may_not_be_listed_stops_the_run(tmp_path, monkeypatch):
         open_source(tmp_path)
 
 
-def test_files_that_cannot_be_read_say_why(tmp_path, monkeypatch):
-    limits = ImageLimits(max_bytes=10)
-    touch(tmp_path / "small.png")
-    assert read_file(tmp_path / "small.png", limits) == b"x"
+def test_files_that_cannot_be_read_say_why(tmp_path):
     (tmp_path / "large.png").write_bytes(b"x" * 11)
-    os.mkfifo(tmp_path / "pipe.png")  # reading it would wait for ever
+    touch(tmp_path / "broken.png")
+    os.mkfifo(tmp_path / "pipe.png")  # reading it would wait forever
     (tmp_path / "folder.png").mkdir()
-    for name, code in (
-        ("large.png", "too_many_bytes"),
-        ("pipe.png", "not_a_file"),
-        ("folder.png", "not_a_file"),
-        ("gone.png", "unreadable"),
-        ("null\0byte.png", "unreadable"),
-    ):
-        with pytest.raises(ImageError, match=r"^image: ") as caught:
-            read_file(tmp_path / name, limits)
-        assert caught.value.code == code
-    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    with pytest.raises(ImageError, match="Permission denied"):
-        read_file(tmp_path / "small.png", limits)
+    codes = {
+        "broken.png": "not_an_image",
+        "large.png": "too_many_bytes",
+        "pipe.png": "not_a_file",
+        "folder.png": "not_a_file",
+        "gone.png": "unreadable",
+        "null\0byte.png": "unreadable",
+    }
+    with closing(FileSource("list", tmp_path, ((name, 0) for name in codes))) as source:
+        (batch,) = Reader(9, Preprocessing(size=(1, 1)), ImageLimits(max_bytes=10)).batches(source.part(0, 9))
+    assert {record["path"]: record["code"] for record in batch.unreadable} == codes
+    assert all(record["error"].startswith("image: ") for record in batch.unreadable)
 
 
 def test_a_list_names_files_relative_to_itself(tmp_path):
     far = tmp_path / "far" / "a.png"
     touch(far, tmp_path / "lists" / "b.png")
     (tmp_path / "lists" / "mine.txt").write_text(f"b.png\r\n\n{far}\ngone.png\nb.png\n", encoding="utf-8")
-    with open_source(tmp_path / "lists" / "mine.txt") as source:
+    with closing(open_source(tmp_path / "lists" / "mine.txt")) as source:
         entries = list(source.part(0, 9).entries())
         assert len(source) == 4
         assert source.kind == "list"
-    assert [entry.row for entry in entries] == [0, 1, 2, 3]
-    assert [entry.content for entry in entries] == [
+    assert [content for _, content in entries] == [
         tmp_path / "lists" / "b.png",
         far,
         tmp_path / "lists" / "gone.png",
@@ -113,7 +110,7 @@ def test_a_list_names_files_relative_to_itself(tmp_path):
 
 def test_the_digest_follows_names_sizes_and_order(tmp_path):
     def digest(folder):
-        with open_source(folder) as source:
+        with closing(open_source(folder)) as source:
             return source.digest
 
     fill(tmp_path / "one", 3)
@@ -128,26 +125,28 @@ def test_the_digest_follows_names_sizes_and_order(tmp_path):
 
 @given(st.lists(st.text(max_size=8), max_size=700), st.integers(0, 700), st.integers(0, 700))
 def test_listings_give_back_any_names_by_position(texts, start, stop):
-    with Listing() as listing:
-        for text in texts:
-            listing.add(text, 0)
-        assert len(listing) == len(texts)
-        assert listing.names(start, stop) == texts[start:stop]
+    with closing(FileSource("list", Path("root"), ((text, 0) for text in texts))) as source:
+        assert len(source) == len(texts)
+        assert list(source.part(start, stop).names) == texts[start:stop]
 
 
-def test_long_listings_leave_the_memory(monkeypatch):
-    monkeypatch.setattr("findtta.predict.listing._IN_MEMORY", 100)
-    with Listing() as listing:
-        for number in range(2000):
-            listing.add(f"line\n{number}", number)
-        assert listing._file._rolled
-        assert listing.names(1990, 5000) == [f"line\n{number}" for number in range(1990, 2000)]
+def test_names_of_millions_of_images_do_not_stay_in_memory():
+    tracemalloc.start()
+    with closing(FileSource("list", Path("root"), ((f"{number:0200d}", 0) for number in range(10_000)))) as source:
+        assert source.part(9_999, 10_010).names == (f"{9_999:0200d}",)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
-def test_names_that_are_no_text_can_be_written():
-    name = os.fsdecode(b"caf\xe9 \xc3\xa9.png")
-    assert shown(name) == "caf\\xe9 é.png"
-    assert shown(name).encode()
+def test_names_that_are_not_text_can_be_written():
+    class Made:
+        start = 0
+
+        def entries(self):
+            yield os.fsdecode(b"caf\xe9 \xc3\xa9.png"), None
+
+    (batch,) = Reader(4, Preprocessing(size=(1, 1)), ImageLimits()).batches(Made())
+    assert [(record["path"], record["code"]) for record in batch.unreadable] == [("caf\\xe9 é.png", "empty")]
 
 
 @pytest.fixture
@@ -172,17 +171,17 @@ def test_columns_of_bytes_of_paths_and_of_both(arrow, tmp_path):
     arrow.parquet.write_table(arrow.table({**columns, "label": [1, 2, 3, 4]}), path)
 
     def contents(column):
-        with open_source(path, column) as source:
-            return [(entry.row, entry.name, entry.content) for entry in source.part(0, 4).entries()]
+        with closing(open_source(path, column)) as source:
+            return list(source.part(0, 4).entries())
 
     assert contents("image") == [
-        (0, "x/1.png", image),
-        (1, "a.png", tmp_path / "a.png"),
-        (2, "data.parquet#2", image),
-        (3, "data.parquet#3", None),
+        ("x/1.png", image),
+        ("a.png", tmp_path / "a.png"),
+        ("data.parquet#2", image),
+        ("data.parquet#3", None),
     ]
-    assert [content for _, _, content in contents("raw")] == [image, None, b"", image]
-    assert [content for _, _, content in contents("file")] == [
+    assert [content for _, content in contents("raw")] == [image, None, b"", image]
+    assert [content for _, content in contents("file")] == [
         tmp_path / "a.png",
         tmp_path / "b.png",
         None,
@@ -213,17 +212,17 @@ def test_any_rows_of_any_parquet_files_are_found(tmp_path_factory, files, size, 
         with pytest.raises(InputError, match="have no rows"):
             open_source(folder)
         return
-    with open_source(folder) as source:
+    with closing(open_source(folder)) as source:
         assert len(source) == len(expected)
         start = data.draw(st.integers(0, len(expected) - 1))
-        entries = list(source.part(start, start + size).entries())
-    assert [entry.content for entry in entries] == expected[start : start + size]
-    assert [entry.row for entry in entries] == list(range(start, min(start + size, len(expected))))
+        part = source.part(start, start + size)
+    assert part.start == start
+    assert [content for _, content in part.entries()] == expected[start : start + size]
 
 
 def test_folders_of_two_kinds_and_broken_tables_are_refused(arrow, tmp_path):
     (tmp_path / "b.parquet").write_bytes(b"PAR1 or not")
-    with pytest.raises(InputError, match="is not a Parquet file that can be read"):
+    with pytest.raises(InputError, match=r"cannot be read as Parquet .*b.parquet"):
         open_source(tmp_path)
     touch(tmp_path / "a.png")
     with pytest.raises(InputError, match=r"holds both Parquet files .* and images"):
@@ -232,6 +231,29 @@ def test_folders_of_two_kinds_and_broken_tables_are_refused(arrow, tmp_path):
 
 def test_parquet_says_which_extra_it_needs(tmp_path, monkeypatch):
     touch(tmp_path / "data.parquet")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("findtta._extras.importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r'pip install "findtta\[ray\]"'):
         open_source(tmp_path / "data.parquet")
+
+
+def test_parquet_at_a_uri(arrow, tmp_path):
+    (tmp_path / "a b").mkdir()
+    table = arrow.table({"image": [png(0), png(1)]})
+    for name in ("2.parquet", "1.parquet"):
+        arrow.parquet.write_table(table, tmp_path / "a b" / name)
+    expected = [f"a b/{file}.parquet#{row}" for file in (1, 2) for row in (0, 1)]
+    assert names(tmp_path.as_uri()) == names(tmp_path) == expected
+    assert names((tmp_path / "a b" / "1.parquet").as_uri()) == ["1.parquet#0", "1.parquet#1"]
+    for uri in ("nonsense://bucket/x", (tmp_path / "nothing").as_uri()):
+        with pytest.raises(InputError, match="cannot be read as Parquet"):
+            open_source(uri)
+
+
+def test_a_table_that_breaks_while_it_is_read_stops_the_run(arrow, tmp_path):
+    path = tmp_path / "data.parquet"
+    arrow.parquet.write_table(arrow.table({"image": [png(0)]}), path)
+    with closing(open_source(path)) as source:
+        part = source.part(0, 1)
+        path.write_bytes(b"PAR1")
+        with pytest.raises(InputError, match="cannot be read as Parquet"):
+            list(part.entries())

@@ -1,13 +1,12 @@
-"""Predicting many images: a folder, a list or Parquet files in, one file of answers per block out.
+"""Batch prediction: a folder, a list or Parquet files of images in, one file of predictions per block out.
 
-Everything about a row is decided by its position in the input: positions are cut into batches, batches into
-blocks. Who computes a block, and when, decides nothing, so that ten images on a laptop, millions on a cluster
-and a run that was killed twice give the same files.
+The position of an image in the input determines everything about its row: positions are cut into batches, and
+batches into blocks. Which process computes a block, and when, has no influence, so that ten images on a laptop,
+millions on a cluster, and a run that was killed twice give the same files.
 """
 
-from findtta.predict.choice import RAY_FROM
-from findtta.predict.cluster import WorkerError
-from findtta.predict.run import Summary, predict
-from findtta.predict.settings import Settings
+from findtta.predict.compute import WorkerError
+from findtta.predict.pipeline import Summary, predict
+from findtta.predict.settings import RAY_FROM, Settings
 
 __all__ = ["RAY_FROM", "Settings", "Summary", "WorkerError", "predict"]

@@ -1,49 +1,38 @@
-"""The folder of answers: one file per block, which is there whole or not at all, and what they were made with."""
+"""The folder of predictions: one file per block, written whole or not at all, and a manifest of what made them."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from findtta._io import UNFINISHED, atomic_write
+from findtta._extras import require
+from findtta._io import UNFINISHED, atomic_write, write_parquet
 from findtta.errors import InputError, OptionError
-from findtta.predict.batches import Answers
-from findtta.predict.sources import import_pyarrow
+from findtta.predict.compute import Record
+from findtta.predict.settings import SUFFIXES
 
-Columns = Mapping[str, Sequence[Any]]
-
-_LAYOUT = 1  # of the folder; a later release that changes it counts up
+_LAYOUT = 2  # of the folder; a release that changes it counts up
 
 
 class Output:
-    """A folder of answers that is new, or was begun with the same settings and the same input.
+    """A folder of predictions that is new, or was begun with the same settings and the same input.
 
     Args:
-        folder: Where it is, or will be.
-        identity: Everything that decides the answers.
-        labels: The names of the classes.
-        top: Keep so many classes of each image; None keeps all.
-        format: A name from ``FORMATS``.
+        folder: The folder; it may not exist yet.
+        identity: Everything that determines the predictions; ``top`` and ``format`` are used here.
 
     Raises:
         OptionError: If the folder holds something else.
     """
 
-    def __init__(
-        self, folder: Path, identity: Mapping[str, Any], labels: Sequence[str], *, top: int | None, format: str
-    ) -> None:
-        self.folder, self._labels, self._top = folder, labels, top
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.folder = folder
         self.predictions, self.errors = folder / "predictions", folder / "errors"
-        self._write, self._suffix = FORMATS[format], SUFFIX_OF[format]
+        self._top, self._format = identity["top"], identity["format"]
         try:
-            self._begin({"layout": _LAYOUT, **identity, "classes": list(labels)})
+            self._begin({"layout": _LAYOUT, **identity})
         except OSError as error:
             raise OptionError(f"output {str(folder)!r} cannot be written to ({error.strerror}).") from error
 
@@ -53,14 +42,14 @@ class Output:
             self._require_same(file, manifest)
         elif self.folder.exists() and any(not UNFINISHED.fullmatch(path.name) for path in self.folder.iterdir()):
             raise OptionError(
-                f"output {str(self.folder)!r} is there already and holds no predictions; name a new folder."
+                f"output {str(self.folder)!r} exists already and holds no predictions; name a new folder."
             )
         for folder in (self.predictions, self.errors):
             folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
             with atomic_write(file) as partial:
                 partial.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        # What a kill has left half written.
+        # Files that a killed process was writing.
         for folder in (self.folder, self.predictions, self.errors):
             for path in folder.iterdir():
                 if UNFINISHED.fullmatch(path.name):
@@ -81,33 +70,34 @@ class Output:
         if changed:
             raise OptionError(
                 f"output {str(self.folder)!r} was begun with other settings: {'; '.join(changed)}. Name a new "
-                "folder, or delete this one to start over; mixing them would make answers that no run gives."
+                "folder, or delete this one to start over; predictions of both must not be mixed."
             )
 
     def is_done(self, block: int) -> bool:
         """Tell whether a block has been written."""
         return self._file(block).exists()
 
-    def write(self, block: int, answers: Sequence[Answers]) -> None:
-        """Write the answers to the batches of one block.
-
-        The file of answers comes last: where it is, the block is complete.
-        """
-        unreadable = [asdict(each) for batch in answers for each in batch.unreadable]
+    def write(self, block: int, records: Sequence[Record]) -> None:
+        """Write the records of one block; the file of predictions comes last: with it the block is complete."""
+        unreadable = [record for record in records if "error" in record]
+        rows = [record for record in records if "error" not in record]
         try:
             if unreadable:
-                with atomic_write(self._errors_of(block)) as partial:
+                with atomic_write(self.errors / f"block-{block:07d}.jsonl") as partial:
                     _write_lines(partial, unreadable)
             with atomic_write(self._file(block)) as partial:
-                self._write(partial, columns(answers, self._labels, self._top))
+                if self._format == "parquet":
+                    write_parquet(partial, _schema(self._top), rows)
+                else:
+                    _write_lines(partial, rows)
         except OSError as error:
             raise InputError(
-                f"output: block {block} cannot be written to {str(self.folder)!r} ({error.strerror}). Blocks "
-                "that are there are complete: the same command goes on with the rest."
+                f"output: block {block} cannot be written to {str(self.folder)!r} ({error.strerror}). Existing "
+                "blocks are complete: run the same command again to compute the rest."
             ) from error
 
     def count_unreadable(self) -> int:
-        """Return how many images of the finished blocks could not be read."""
+        """Return the number of images of finished blocks that could not be read."""
         count = 0
         for path in self.errors.glob("block-*.jsonl"):
             if self.is_done(int(path.stem.removeprefix("block-"))):
@@ -116,78 +106,19 @@ class Output:
         return count
 
     def _file(self, block: int) -> Path:
-        return self.predictions / f"block-{block:07d}{self._suffix}"
-
-    def _errors_of(self, block: int) -> Path:
-        return self.errors / f"block-{block:07d}.jsonl"
+        return self.predictions / f"block-{block:07d}{SUFFIXES[self._format]}"
 
 
-def columns(answers: Sequence[Answers], labels: Sequence[str], top: int | None) -> Columns:
-    """Lay the answers to several batches out in columns.
-
-    Args:
-        answers: The batches, in order.
-        labels: The names of the classes.
-        top: Keep so many classes of each image; None keeps all.
-
-    Returns:
-        ``row``, ``path``, ``index`` and ``label`` of the most probable class, ``probabilities`` (or
-        ``top_indices`` and ``top_probabilities``), ``group`` and ``drift``.
-    """
-    probabilities = _joined([batch.probabilities for batch in answers], (0, len(labels)), np.float32)
-    groups = _joined([batch.groups for batch in answers], (0,), np.int64)
-    drift = _joined([batch.drift for batch in answers], (0,), np.float64)
-    # A stable order: of equally probable classes the first comes first, as argmax has it.
-    order = np.argsort(-probabilities, axis=1, kind="stable")
-    best = order[:, 0].tolist() if len(labels) else []
-    table: dict[str, Sequence[Any]] = {
-        "row": _joined([batch.rows for batch in answers], (0,), np.int64).tolist(),
-        "path": [name for batch in answers for name in batch.names],
-        "index": best,
-        "label": [labels[index] for index in best],
-    }
-    if top is None:
-        table["probabilities"] = [_numbers(row) for row in probabilities]
-    else:
-        kept = order[:, :top]
-        table["top_indices"] = kept.tolist()
-        table["top_probabilities"] = [_numbers(row) for row in np.take_along_axis(probabilities, kept, 1)]
-    table["group"] = [None if group < 0 else group for group in groups.tolist()]
-    table["drift"] = _numbers(drift)
-    return table
+def _schema(top: int | None) -> dict[str, Any]:
+    """Return the columns of Parquet files and their types."""
+    arrow = require("pyarrow", "results", "writing Parquet files")
+    indices, numbers = arrow.list_(arrow.int32()), arrow.list_(arrow.float32())
+    classes = {"probabilities": numbers} if top is None else {"top_indices": indices, "top_probabilities": numbers}
+    start = {"row": int, "path": str, "index": arrow.int32(), "label": str}
+    return start | classes | {"group": int, "drift": float}
 
 
-def _joined(parts: Sequence[NDArray[Any]], empty: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    return np.concatenate([np.zeros(empty, dtype), *parts])
-
-
-def _numbers(values: NDArray[Any]) -> list[float | None]:
-    """Return numbers as JSON knows them: it has none that are not finite."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
-
-
-def _write_parquet(path: Path, table: Columns) -> None:
-    arrow = import_pyarrow()
-    types = {
-        "row": arrow.int64(),
-        "path": arrow.string(),
-        "index": arrow.int32(),
-        "label": arrow.string(),
-        "probabilities": arrow.list_(arrow.float32()),
-        "top_indices": arrow.list_(arrow.int32()),
-        "top_probabilities": arrow.list_(arrow.float32()),
-        "group": arrow.int64(),
-        "drift": arrow.float64(),
-    }
-    schema = arrow.schema([(name, types[name]) for name in table])
-    arrow.parquet.write_table(arrow.table(dict(table), schema=schema), path, compression="zstd")
-
-
-def _write_jsonl(path: Path, table: Columns) -> None:
-    _write_lines(path, (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)))
-
-
-def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]] | Iterator[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -196,8 +127,3 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]] | Iterator[Mappin
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-#: How a table is written, by the name of the format.
-FORMATS: Mapping[str, Callable[[Path, Columns], None]] = {"parquet": _write_parquet, "jsonl": _write_jsonl}
-SUFFIX_OF: Mapping[str, str] = {"parquet": ".parquet", "jsonl": ".jsonl"}

@@ -1,131 +1,156 @@
-"""What decides the answers: settings, and the predictor that is made of them."""
+"""Settings of batch prediction: what determines the predictions, and where they are computed."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.util
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import PIL
 import torch
-from torch import Tensor
 
 import findtta
+from findtta._extras import installed, require
+from findtta._processes import usable_cores
 from findtta.errors import OptionError
-from findtta.images import ImageLimits
 from findtta.models import Classifier, weights_digest
-from findtta.predict.batches import Reading
-from findtta.predict.output import FORMATS, SUFFIX_OF
+from findtta.options import option
 from findtta.predictor import Predictor, PredictorSettings
+
+#: From this number of images on, starting Ray pays off.
+RAY_FROM = 10_000
+
+#: How the files of each output format end.
+SUFFIXES: Mapping[str, str] = {"parquet": ".parquet", "jsonl": ".jsonl"}
 
 _BATCHES_PER_BLOCK = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(PredictorSettings):
-    """All that decides the answers, besides the images.
-
-    A method that learns from batch to batch is refused, except ``find-star``, which chooses its layers on the
-    first batches and then stays as it is.
+@dataclass(frozen=True)
+class Execution:
+    """Where predictions are computed.
 
     Attributes:
-        batch_size: Images per batch: a method compares the images of a batch with one another.
-        block_size: Images per file of answers, a multiple of ``batch_size``; by default 16 batches.
-        top: Keep so many most probable classes of each image; by default the probabilities of all.
-        format: ``"parquet"`` or ``"jsonl"``; by default Parquet where pyarrow is installed.
-        image_column: The column of Parquet files that holds the images.
-        limits: How large images may be; larger ones count as unreadable.
-        threads: CPU threads of each worker. Sums come out otherwise with another number of them, so it is
-            a setting, and not taken from the machine.
+        executor: ``"local"`` or ``"ray"``.
+        workers: Number of models that compute at once; None means as many as a Ray cluster has room for.
+        reason: Why, for the user.
     """
 
-    batch_size: int = 64
-    block_size: int | None = None
-    top: int | None = None
-    format: str | None = None
-    image_column: str = "image"
-    limits: ImageLimits = field(default_factory=ImageLimits)
-    threads: int = 1
+    executor: str
+    workers: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(PredictorSettings):
+    """Everything that determines the predictions besides the images; the last three only say where to compute.
+
+    A method that learns from batch to batch is refused, except one that settles after a warm-up, such as
+    ``find-star``: it is warmed up on the first images of the input, and stays fixed from then on.
+    """
+
+    batch_size: int = option(64, "images per batch; methods that use batch statistics depend on it")
+    block_size: int | None = option(
+        None, "images per output file, a multiple of the batch size", shown="16 batches"
+    )
+    top: int | None = option(
+        None, "store the K most probable classes of each image only", metavar="K", shown="all probabilities"
+    )
+    format: str | None = option(
+        None, "format of the output files", choices=tuple(SUFFIXES), shown="parquet if pyarrow is installed"
+    )
+    image_column: str = option(
+        "image", "column of Parquet inputs with the images: bytes, paths, or structs of both"
+    )
+    threads: int = option(1, "CPU threads per worker; changes the predictions in the last bits")
+    executor: str | None = option(
+        None,
+        "where to compute: in this process, or on Ray",
+        choices=("local", "ray"),
+        shown=f"ray from {RAY_FROM:,} images on, if it is installed",
+    )
+    workers: int | None = option(None, "number of Ray workers", shown="as many as there is room for")
+    ray_address: str | None = option(
+        None, "address of a Ray cluster", metavar="ADDRESS", shown="start Ray on this machine"
+    )
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "block_size", "top", "threads", "image_size"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}.")
-        if self.block_size is None:
-            object.__setattr__(self, "block_size", _BATCHES_PER_BLOCK * self.batch_size)
+        super().__post_init__()
+        self.require_positive_int("batch_size", "threads")
+        for name in ("block_size", "top", "workers"):
+            self.unless_none(name, self.require_positive_int)
+        self.unless_none("format", lambda name: self.require_choice(name, *SUFFIXES))
+        self.unless_none("executor", lambda name: self.require_choice(name, "local", "ray"))
         if self.block % self.batch_size:
             below = max(self.block // self.batch_size, 1) * self.batch_size
             raise OptionError(
-                f"block_size must be a multiple of batch_size ({self.batch_size}), got {self.block}; "
-                f"{below} would be."
+                f"block_size must be a multiple of batch_size ({self.batch_size}), such as {below}, "
+                f"got {self.block}."
             )
-        if self.format is None:
-            has_arrow = importlib.util.find_spec("pyarrow") is not None
-            object.__setattr__(self, "format", "parquet" if has_arrow else "jsonl")
-        if self.format not in FORMATS:
-            raise OptionError(f"format must be {' or '.join(map(repr, FORMATS))}, got {self.format!r}.")
-        self.require_device()
+        for name in ("workers", "ray_address"):
+            if self.executor == "local" and getattr(self, name) is not None:
+                raise OptionError(f"{name} must not be given with the executor 'local', which does not use Ray.")
 
     @property
     def block(self) -> int:
-        """The size of a block, which is always known."""
-        return self.block_size or 0
+        """The number of images per block."""
+        return self.block_size or _BATCHES_PER_BLOCK * self.batch_size
 
     @property
-    def suffix(self) -> str:
-        """How the files of answers end."""
-        return SUFFIX_OF[self.format or ""]
+    def output_format(self) -> str:
+        """The format of the output files."""
+        return self.format or ("parquet" if installed("pyarrow") else "jsonl")
 
+    def execution(self, images: int) -> Execution:
+        """Choose where to compute.
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """What a worker needs to make its predictor.
+        Args:
+            images: Number of images that are left to predict.
+        """
+        if self.executor == "local":
+            return Execution("local", 1, "as asked for")
+        workers = self.workers or (None if self._is_cluster() else self._room())
+        if self.executor == "ray" or self.workers is not None or self.ray_address is not None:
+            require("ray", "ray", "the executor 'ray'")
+            return Execution("ray", workers, "as asked for")
+        if images < RAY_FROM:
+            return Execution("local", 1, f"fewer than {RAY_FROM:,} images")
+        if not (installed("ray") and installed("pyarrow")):
+            return Execution("local", 1, 'Ray is not installed: pip install "findtta[ray]"')
+        if workers == 1:
+            return Execution("local", 1, "there is room for one worker")
+        return Execution("ray", workers, f"{RAY_FROM:,} images or more")
 
-    Attributes:
-        settings: The settings.
-        model: The network.
-        state: What the method has learned beforehand, if it has.
-    """
+    def _is_cluster(self) -> bool:
+        """Tell whether Ray is running already, so that its size decides."""
+        joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+        return self.ray_address is not None or bool(os.environ.get("RAY_ADDRESS")) or bool(joined)
 
-    settings: Settings
-    model: Classifier
-    state: Mapping[str, Tensor] | None = None
+    def _room(self) -> int:
+        """Return the number of workers that this machine has room for."""
+        if torch.device(self.device).type == "cuda":
+            return max(torch.cuda.device_count(), 1)
+        return max(usable_cores() // self.threads, 1)
 
-    def predictor(self) -> Predictor:
-        """Make the predictor."""
-        made = self.settings.predictor(self.model)
-        if self.state is not None:
-            made.adapted.load_state_dict(self.state)
-        return made
-
-    def reading(self, predictor: Predictor) -> Reading:
-        """Say how images are read for the predictor."""
-        return Reading(self.settings.batch_size, predictor.preprocess, self.settings.limits)
-
-    def identity(self, predictor: Predictor) -> dict[str, Any]:
-        """Return everything that decides an answer, as plain values without paths."""
-        settings, card = self.settings, self.model.card
+    def identity(self, model: Classifier, predictor: Predictor) -> dict[str, Any]:
+        """Return everything that determines a prediction besides the images, as plain values without paths."""
+        same = ("method", "batch_size", "top", "max_image_mb", "max_pixels", "threads")
         identity = {
-            "arch": card.arch,
-            "weights": weights_digest(self.model),
-            "normalization": [list(card.mean), list(card.std)],
-            "method": settings.method,
-            "options": dataclasses.asdict(settings.method_options()),
+            **{name: getattr(self, name) for name in same},
+            "arch": model.card.arch,
+            "weights": weights_digest(model),
+            "normalization": [list(model.card.mean), list(model.card.std)],
+            "classes": list(predictor.labels),
+            "options": dataclasses.asdict(self.method_options()),
             "preprocessing": dataclasses.asdict(predictor.preprocess),
-            "device": torch.device(settings.device).type,
-            "batch_size": settings.batch_size,
-            "block_size": settings.block_size,
-            "top": settings.top,
-            "format": settings.format,
-            "max_bytes": settings.limits.max_bytes,
-            "max_pixels": settings.limits.max_pixels,
-            "threads": settings.threads,
+            "device": torch.device(self.device).type,
+            "block_size": self.block,
+            "format": self.output_format,
             "findtta": findtta.__version__,
             "torch": torch.__version__.partition("+")[0],
             "numpy": np.__version__,
@@ -133,14 +158,3 @@ class Recipe:
         }
         plain: dict[str, Any] = json.loads(json.dumps(identity, sort_keys=True, default=str))
         return plain
-
-
-@contextlib.contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """Let torch compute with so many threads for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,323 +2,333 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import hashlib
 import itertools
+import json
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
-from findtta.errors import InputError, MissingExtraError, OptionError, UnknownNameError, close_matches
-from findtta.predict.listing import Listing
-from findtta.predict.walk import file_size, walk
+from findtta._extras import require
+from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
+from findtta.images import SUFFIXES
 
-#: Endings of the formats that ``decode_image`` reads.
-IMAGES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
-PARQUET = frozenset((".parquet", ".pq"))
-LISTS = frozenset((".txt", ".lst"))
+PARQUET = frozenset({".parquet", ".pq"})
+LISTS = frozenset({".txt", ".lst"})
 
 _CELLS_AT_ONCE = 64  # of a Parquet column
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One image, not yet read.
-
-    Attributes:
-        row: Its position in the input.
-        name: What it is called in the answers.
-        content: Its bytes, or the file they are in; None if there is neither.
-    """
-
-    row: int
-    name: str
-    content: bytes | Path | None
-
-
-class Part(Protocol):
-    """A stretch of the input, small enough to be sent anywhere."""
-
-    def entries(self) -> Iterator[Entry]:
-        """Go through the images in order."""
-        ...
-
-
-class Source(Protocol):
-    """All images of an input, in an order that is always the same.
-
-    Attributes:
-        kind: What it is, in a word or two.
-        digest: Of what it lists, so that a changed input is noticed.
-    """
-
-    kind: str
-
-    @property
-    def digest(self) -> str: ...
-
-    def __len__(self) -> int: ...
-
-    def part(self, start: int, stop: int) -> Part:
-        """Return the images from one position to before another."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_error: object) -> None: ...
-
-
-def open_source(path: str | Path, image_column: str = "image") -> Source:
-    """List the images of an input.
-
-    Args:
-        path: A folder of images or of Parquet files, taken with all folders in it; a Parquet file; or a text
-            file with one path per line, relative to its own folder.
-        image_column: The column of Parquet files that holds the images: bytes, paths, or both as
-            ``{bytes, path}``.
-
-    Returns:
-        The images; leave its context to free what the listing takes.
-
-    Raises:
-        InputError: If there is no such input, or no image in it.
-    """
-    path = Path(path).absolute()
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        return _open_folder(path, image_column)
-    if not path.is_file():
-        raise InputError(f"input: {str(path)!r} does not exist; give a folder, a Parquet file or a list of paths.")
-    if suffix in PARQUET:
-        return ParquetSource(path.parent, [path.name], image_column)
-    if suffix in LISTS:
-        return _open_list(path)
-    raise OptionError(
-        f"input must be a folder, a Parquet file ({', '.join(sorted(PARQUET))}) or a list of paths "
-        f"({', '.join(sorted(LISTS))}), got the file {path.name!r}."
-    )
-
-
-def import_pyarrow() -> Any:
-    """Import pyarrow with its Parquet part."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise MissingExtraError("Parquet files of images need the 'ray' extra: pip install \"findtta[ray]\"")
-    importlib.import_module("pyarrow.parquet")
-    return importlib.import_module("pyarrow")
+#: The name of an image in the predictions, and its bytes or the file that holds them; None if there is neither.
+Entry = tuple[str, bytes | Path | None]
 
 
 @dataclass(frozen=True)
 class FilePart:
-    """Some image files, by their names below a folder."""
+    """A range of an input that is files, small enough to be sent to a worker."""
 
     start: int
     root: Path
     names: tuple[str, ...]
 
     def entries(self) -> Iterator[Entry]:
-        for row, name in enumerate(self.names, self.start):
-            yield Entry(row, name, self.root / name)
+        """Iterate over the images in order; the first has the position ``start``."""
+        return ((name, self.root / name) for name in self.names)
 
 
 class FileSource:
-    """Images that are files; see :class:`Source`."""
+    """Images that are files. Millions of names take little memory: SQLite keeps them in a temporary file.
 
-    def __init__(self, kind: str, root: Path, listing: Listing) -> None:
-        self.kind, self.root, self._listing = kind, root, listing
+    Args:
+        kind: ``"folder"`` or ``"list"``.
+        root: The folder that names are relative to.
+        files: Name and size of each file, in order.
 
-    @property
-    def digest(self) -> str:
-        return self._listing.digest
+    Attributes:
+        digest: Digest of names and sizes, by which a changed input is noticed.
+    """
+
+    def __init__(self, kind: str, root: Path, files: Iterable[tuple[str, int]]) -> None:
+        self.kind, self.root = kind, root
+        self._names = sqlite3.connect("")
+        self._names.execute("CREATE TABLE names (name BLOB)")
+        digest = hashlib.sha256()
+
+        def stored() -> Iterator[tuple[bytes]]:
+            for name, size in files:
+                digest.update(json.dumps([name, size]).encode())
+                yield (os.fsencode(name),)
+
+        try:
+            self._names.executemany("INSERT INTO names VALUES (?)", stored())
+        except BaseException:
+            self.close()
+            raise
+        self.digest = digest.hexdigest()[:16]
+        self._count: int = self._names.execute("SELECT COUNT(*) FROM names").fetchone()[0]
 
     def __len__(self) -> int:
-        return len(self._listing)
+        return self._count
 
     def part(self, start: int, stop: int) -> FilePart:
-        return FilePart(start, self.root, tuple(self._listing.names(start, stop)))
+        """Return the images from position ``start`` up to, but without, ``stop``."""
+        query = "SELECT name FROM names WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
+        return FilePart(
+            start, self.root, tuple(os.fsdecode(name) for (name,) in self._names.execute(query, (start, stop)))
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._listing.close()
+    def close(self) -> None:
+        """Delete the listing."""
+        self._names.close()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive rows of a Parquet file, by its name below a folder."""
+    """Consecutive rows of a Parquet file."""
 
-    file: str
+    fragment: Any  # the file, as pyarrow.dataset describes it
+    name: str
     first: int
     count: int
 
 
 @dataclass(frozen=True)
 class ParquetPart:
-    """Some rows of Parquet files."""
+    """A range of an input that is Parquet files, small enough to be sent to a worker."""
 
     start: int
-    root: Path
     rows: tuple[Rows, ...]
     column: str
 
     def entries(self) -> Iterator[Entry]:
-        row = itertools.count(self.start)
+        """Iterate over the images in order; the first has the position ``start``."""
         for rows in self.rows:
-            folder = (self.root / rows.file).parent
-            for position, cell in enumerate(_cells(self.root / rows.file, self.column, rows), rows.first):
+            folder = Path(rows.fragment.path).parent
+            for position, cell in enumerate(_cells(rows, self.column), rows.first):
                 name, content = _image_of(cell, folder)
-                yield Entry(next(row), name or f"{rows.file}#{position}", content)
+                yield name or f"{rows.name}#{position}", content
 
 
 class ParquetSource:
-    """Images in a column of Parquet files; see :class:`Source`."""
+    """Images in a column of Parquet files.
+
+    Args:
+        place: A file or a folder, as an absolute path or as a URI that pyarrow knows.
+        names: The files of the folder to take; by default all that are not hidden.
+        column: The column.
+
+    Attributes:
+        digest: Digest of names, sizes and rows, by which a changed input is noticed.
+    """
 
     kind = "Parquet"
 
-    def __init__(self, root: Path, names: list[str], column: str) -> None:
-        self.root, self.column = root, column
-        self._files: list[tuple[str, int]] = []
-        with Listing() as listing:
-            for name in names:
-                rows = _count_rows(root / name, column)
-                self._files.append((name, rows))
-                listing.add(name, file_size(root / name))
-                listing.add(column, rows)
-            self.digest = listing.digest
+    def __init__(self, place: str, names: Sequence[str], column: str) -> None:
+        self.column = column
+        self._files: list[Rows] = []
+        digest = hashlib.sha256()
+        for rows, size, schema in _parquet_files(place, names):
+            _require_images(schema, rows.name, column)
+            digest.update(json.dumps([rows.name, size, column, rows.count]).encode())
+            self._files.append(rows)
+        self.digest = digest.hexdigest()[:16]
         if len(self) == 0:
-            raise InputError(f"input: the Parquet files in {str(root)!r} have no rows.")
+            raise InputError(f"input: the Parquet files in {place!r} have no rows.")
 
     def __len__(self) -> int:
-        return sum(rows for _, rows in self._files)
+        return sum(rows.count for rows in self._files)
 
     def part(self, start: int, stop: int) -> ParquetPart:
+        """Return the images from position ``start`` up to, but without, ``stop``."""
         chosen, begin = [], 0
-        for name, rows in self._files:
-            first, last = max(start - begin, 0), min(stop - begin, rows)
+        for rows in self._files:
+            first, last = max(start - begin, 0), min(stop - begin, rows.count)
             if first < last:
-                chosen.append(Rows(name, first, last - first))
-            begin += rows
-        return ParquetPart(start, self.root, tuple(chosen), self.column)
+                chosen.append(Rows(rows.fragment, rows.name, first, last - first))
+            begin += rows.count
+        return ParquetPart(start, tuple(chosen), self.column)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Nothing is kept open."""
+    def close(self) -> None:
+        """Do nothing, since nothing is kept open."""
 
 
-def _open_folder(root: Path, image_column: str) -> Source:
-    listing = Listing()
-    try:
+Part = FilePart | ParquetPart
+Source = FileSource | ParquetSource
+
+
+def open_source(path: str | Path, image_column: str = "image") -> Source:
+    """List the images of an input, in an order that depends on their names only.
+
+    Args:
+        path: A folder of images or of Parquet files, with its subfolders; a Parquet file; a text file with one
+            path per line, relative to its own folder; or a URI of Parquet files, such as ``s3://bucket/folder``.
+        image_column: The column of Parquet files that holds the images: bytes, paths, or both as
+            ``{bytes, path}``.
+
+    Returns:
+        The images; close it when done.
+
+    Raises:
+        InputError: If the input does not exist, or has no images.
+    """
+    if "://" in str(path):
+        return ParquetSource(str(path), (), image_column)
+    path = Path(path).absolute()
+    if path.is_dir():
         tables: list[str] = []
-        for name, size in walk(root, IMAGES | PARQUET):
-            if Path(name).suffix.lower() in PARQUET:
-                tables.append(name)
-            else:
-                listing.add(name, size)
-            if tables and len(listing):
-                raise InputError(
-                    f"input: {str(root)!r} holds both Parquet files ({tables[0]!r}) and images "
-                    f"({listing.names(0, 1)[0]!r}); give the folder of one kind."
-                )
-        if not tables and not len(listing):
+        source = FileSource("folder", path, _images(path, tables))
+        if tables:
+            source.close()
+            return ParquetSource(str(path), tables, image_column)
+    elif not path.is_file():
+        raise InputError(f"input: {str(path)!r} does not exist; give a folder, a Parquet file or a list of paths.")
+    elif path.suffix.lower() in PARQUET:
+        return ParquetSource(str(path), (), image_column)
+    elif path.suffix.lower() in LISTS:
+        source = FileSource("list", path.parent, _listed(path))
+    else:
+        raise OptionError(
+            f"input must be a folder, a Parquet file ({', '.join(sorted(PARQUET))}) or a list of paths "
+            f"({', '.join(sorted(LISTS))}), got the file {path.name!r}."
+        )
+    if not len(source):
+        source.close()
+        raise InputError(
+            f"input: {str(path)!r} holds no images ({', '.join(sorted(SUFFIXES))}) and no Parquet files."
+        )
+    return source
+
+
+def _images(root: Path, tables: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield the images below a folder, and add the names of Parquet files to ``tables``; refuse a mixture."""
+    image = None
+    for name, size in _walk(root):
+        if Path(name).suffix.lower() in PARQUET:
+            tables.append(name)
+        else:
+            image = name
+            yield name, size
+        if tables and image:
             raise InputError(
-                f"input: {str(root)!r} has no image in it ({', '.join(sorted(IMAGES))}), nor a Parquet file."
+                f"input: {str(root)!r} holds both Parquet files ({tables[0]!r}) and images ({image!r}); give a "
+                "folder of one kind."
             )
-    except BaseException:
-        listing.close()
-        raise
-    if tables:
-        listing.close()
-        return ParquetSource(root, tables, image_column)
-    return FileSource("folder", root, listing)
 
 
-def _open_list(path: Path) -> FileSource:
-    listing = Listing()
+def _walk(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield name and size of images and Parquet files below a folder: its files by name, then its subfolders.
+
+    Hidden files are left out. Links are followed; a folder that several of them lead to is listed once, under the
+    first of its names, so that a link to a parent folder ends there.
+    """
+
+    def refuse(error: OSError) -> None:
+        # Continuing without the folder would silently leave images out.
+        raise InputError(
+            f"input: the folder {error.filename!r} cannot be listed ({error.strerror}); make it readable, or move "
+            "it elsewhere."
+        ) from error
+
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=refuse):
+        status = Path(folder).stat()
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(folder, name) for name in sorted(files) if not name.startswith(".")):
+            if path.suffix.lower() in SUFFIXES | PARQUET:
+                yield path.relative_to(root).as_posix(), _file_size(path)
+
+
+def _listed(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield name and size of the files of a list."""
     try:
         with path.open(encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
-                name = line.rstrip("\r\n")
-                if name:
-                    listing.add(name, file_size(path.parent / name))
-        if not len(listing):
-            raise InputError(f"input: the list {str(path)!r} is empty; it must have one path per line.")
+                if name := line.rstrip("\r\n"):
+                    yield name, _file_size(path.parent / name)
     except OSError as error:
-        listing.close()
         raise InputError(f"input: the list {str(path)!r} cannot be read ({error.strerror}).") from error
-    except BaseException:
-        listing.close()
-        raise
-    return FileSource("list", path.parent, listing)
 
 
-def _count_rows(path: Path, column: str) -> int:
-    """Return how many rows a Parquet file has, if its column can hold images."""
-    arrow = import_pyarrow()
+def _file_size(path: Path) -> int:
+    """Return the size of a file, or -1 if it cannot be had, as for a link to nowhere."""
     try:
-        with arrow.parquet.ParquetFile(path) as file:
-            schema, rows = file.schema_arrow, int(file.metadata.num_rows)
+        return path.stat().st_size
+    except (OSError, ValueError):  # a name with a null byte in it is a ValueError
+        return -1
+
+
+def _parquet_files(place: str, names: Sequence[str]) -> list[tuple[Rows, int, Any]]:
+    """Return all rows, the size in bytes and the schema of each Parquet file, sorted by name."""
+    filesystems = require("pyarrow.fs", "ray", "reading Parquet files")
+    datasets = require("pyarrow.dataset", "ray", "reading Parquet files")
+    found = []
+    try:
+        filesystem, root = filesystems.FileSystem.from_uri(place)
+        chosen = [f"{root}/{name}" for name in names] or root
+        dataset = datasets.dataset(chosen, filesystem=filesystem, format="parquet")
+        for fragment in sorted(dataset.get_fragments(), key=lambda fragment: fragment.path):
+            name = fragment.path.removeprefix(f"{root}/") if fragment.path != root else Path(root).name
+            rows = Rows(fragment, name, 0, fragment.count_rows())
+            found.append((rows, filesystem.get_file_info(fragment.path).size, fragment.physical_schema))
     except (OSError, ValueError) as error:  # what pyarrow raises on broken files is a ValueError
-        reason = (str(error).splitlines() or [""])[0]
-        raise InputError(f"input: {str(path)!r} is not a Parquet file that can be read ({reason}).") from error
+        raise _unreadable(place, error) from error
+    return found
+
+
+def _require_images(schema: Any, name: str, column: str) -> None:
+    """Raise unless a column of a Parquet file can hold images."""
     if column not in schema.names:
         raise UnknownNameError(
-            f"image_column: {path.name!r} has no column {column!r}.{close_matches(column, schema.names)} "
+            f"image_column: {name!r} has no column {column!r}.{close_matches(column, schema.names)} "
             f"It has {', '.join(schema.names)}."
         )
     kind = schema.field(column).type
-    types = arrow.types
-    fields = {kind.field(i).name for i in range(kind.num_fields)} if types.is_struct(kind) else set()
-    is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
-    is_path = types.is_string(kind) or types.is_large_string(kind)
-    if not (is_bytes or is_path or "bytes" in fields):
+    fields = [kind.field(index).name for index in range(kind.num_fields)]  # of a struct
+    if "bytes" not in fields and str(kind) not in ("binary", "large_binary", "string", "large_string"):
         raise InputError(
-            f"image_column: column {column!r} of {path.name!r} must hold bytes, paths or structs of bytes and "
-            f"path, but holds {kind}."
+            f"image_column: column {column!r} of {name!r} must hold bytes, paths or structs of bytes and path, "
+            f"but holds {kind}."
         )
-    return rows
 
 
-def _cells(path: Path, column: str, rows: Rows) -> Iterator[Any]:
-    """Read some cells of a column; no more than a few at once are in memory."""
-    arrow = import_pyarrow()
+def _cells(rows: Rows, column: str) -> Iterator[Any]:
+    """Read consecutive cells of a column; only a few at once are in memory."""
+    parquet = require("pyarrow.parquet", "ray", "reading Parquet files")
+    # A scanner of pyarrow.dataset, and a file without these two options, keep whole row groups in memory.
+    streamed = {"pre_buffer": False, "buffer_size": 2**20}
     try:
-        with arrow.parquet.ParquetFile(path, buffer_size=2**20) as file:
+        with parquet.ParquetFile(rows.fragment.path, filesystem=rows.fragment.filesystem, **streamed) as file:
             groups: list[int] = []
             skip = begin = 0
             for group in range(file.num_row_groups):
                 end = begin + file.metadata.row_group(group).num_rows
                 if begin < rows.first + rows.count and rows.first < end:
-                    if not groups:
-                        skip = rows.first - begin
+                    skip = skip if groups else rows.first - begin
                     groups.append(group)
                 begin = end
             batches = file.iter_batches(_CELLS_AT_ONCE, row_groups=groups, columns=[column])
-            read = 0
-            for batch in batches:
-                wanted = batch.column(0)[max(skip - read, 0) : skip + rows.count - read]
-                read += len(batch)
-                for cell in wanted:
-                    yield cell.as_py()
-                if read >= skip + rows.count:
-                    return
+            cells = itertools.chain.from_iterable(batch.column(0) for batch in batches)
+            for cell in itertools.islice(cells, skip, skip + rows.count):
+                yield cell.as_py()
     except (OSError, ValueError) as error:
-        raise InputError(f"input: {str(path)!r} cannot be read any more ({error}).") from error
+        raise _unreadable(rows.fragment.path, error) from error
 
 
 def _image_of(cell: Any, folder: Path) -> tuple[str | None, bytes | Path | None]:
-    """Return name and content of a cell: bytes, a path, or both in a struct."""
-    if isinstance(cell, dict):
-        data, path = cell.get("bytes"), cell.get("path")
-        return path, data if data is not None else folder / path if path else None
-    if isinstance(cell, str):
-        return cell, folder / cell
-    return None, cell
+    """Return name and content of a cell: bytes, a path relative to a folder, or both in a struct."""
+    path, data = (cell.get("path"), cell.get("bytes")) if isinstance(cell, dict) else (None, cell)
+    if isinstance(data, str):
+        path, data = data, None
+    return path, folder / path if data is None and path else data
 
 
-def shown(name: str) -> str:
-    """Return a name as text that any file can hold: bytes that are no UTF-8 are spelled out."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def _unreadable(place: str, error: Exception) -> InputError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"input: {place!r} cannot be read as Parquet ({reason}).")

@@ -14,7 +14,7 @@ def net() -> torch.nn.Module:
 
 
 def layer_inputs(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What each BatchNorm layer of a plain model gets."""
+    """What each BatchNorm layer of an unadapted model gets."""
     seen, handles = {}, []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
@@ -43,27 +43,27 @@ def drift_by_loops(features: torch.Tensor, norm: torch.nn.Module, sample: int) -
 
 
 @pytest.mark.parametrize("method", [*METHODS, "tent"])
-def test_watching_does_not_change_the_answers(method):
-    watched, alone = findtta.adapt(net(), method), findtta.adapt(net(), method)
-    watch = Recorder(watched)
+def test_recording_does_not_change_the_predictions(method):
+    recorded, alone = findtta.adapt(net(), method), findtta.adapt(net(), method)
+    recorder = Recorder(recorded)
     for seed in range(3):
         batch = images(9, seed=seed)
-        watch.clear()
-        assert torch.equal(watched(batch), alone(batch))
-        assert watch.drift(9).shape == watch.groups(9).shape == (9, len(watch.layers))
+        recorder.clear()
+        assert torch.equal(recorded(batch), alone(batch))
+        assert recorder.drift(9).shape == recorder.groups(9).shape == (9, len(recorder.layers))
 
 
 @pytest.mark.parametrize("method", ["source", "find", "iabn"])
 def test_drift_is_what_loops_give(method):
-    plain, batch = net(), images(5)
-    adapted = findtta.adapt(plain, method)
-    watch = Recorder(adapted)
+    unadapted, batch = net(), images(5)
+    adapted = findtta.adapt(unadapted, method)
+    recorder = Recorder(adapted)
     adapted(batch)
-    drift = watch.drift(5)
-    # The first layer gets the same from every method; with the plain model all layers do.
-    for column, (name, features) in enumerate(layer_inputs(plain, batch).items()):
-        assert watch.layers[column].removeprefix("model.") == name
-        norm = plain.get_submodule(name)
+    drift = recorder.drift(5)
+    # The first layer gets the same from every method; with the unadapted model all layers do.
+    for column, (name, features) in enumerate(layer_inputs(unadapted, batch).items()):
+        assert recorder.layers[column].removeprefix("model.") == name
+        norm = unadapted.get_submodule(name)
         if method == "source" or column == 0:
             expected = [drift_by_loops(features, norm, sample) for sample in range(5)]
             assert drift[:, column].tolist() == pytest.approx(expected, rel=1e-4)
@@ -71,13 +71,13 @@ def test_drift_is_what_loops_give(method):
 
 def test_groups_are_the_partition_of_the_means():
     adapted, batch = findtta.adapt(net(), "find"), images(12)
-    watch = Recorder(adapted)
+    recorder = Recorder(adapted)
     seen: dict[str, torch.Tensor] = {}
     for name, layer in adapted.layers():
         layer.observers.append(lambda mean, variance, name=name: seen.setdefault(name, mean.clone()))
     adapted(batch)
-    groups = watch.groups(12)
-    for column, name in enumerate(watch.layers):
+    groups = recorder.groups(12)
+    for column, name in enumerate(recorder.layers):
         assert torch.equal(groups[:, column], partition(seen[name]))
     first = instance_moments(next(iter(layer_inputs(net(), batch).values())))[0]
     assert torch.equal(groups[:, 0], partition(first))
@@ -87,26 +87,26 @@ def test_groups_are_the_partition_of_the_means():
 def test_methods_without_groups_have_none():
     for method in ("source", "tbn", "iabn"):
         adapted = findtta.adapt(net(), method)
-        watch = Recorder(adapted)
+        recorder = Recorder(adapted)
         adapted(images(4))
-        assert (watch.groups(4) == -1).all()
-        assert watch.drift(4).isfinite().all()
+        assert (recorder.groups(4) == -1).all()
+        assert recorder.drift(4).isfinite().all()
 
 
 def test_clear_forgets_and_close_ends_it():
     adapted = findtta.adapt(net(), "find")
-    watch = Recorder(adapted)
+    recorder = Recorder(adapted)
     adapted(images(4))
-    watch.clear()
-    assert watch.drift(4).isnan().all()
-    assert (watch.groups(4) == -1).all()
-    watch.close()
+    recorder.clear()
+    assert recorder.drift(4).isnan().all()
+    assert (recorder.groups(4) == -1).all()
+    recorder.close()
     adapted(images(4))
-    assert watch.drift(4).isnan().all()
+    assert recorder.drift(4).isnan().all()
     assert all(not layer.observers for _, layer in adapted.layers())
-    plain = findtta.adapt(net(), "source")
-    Recorder(plain).close()
-    assert all(not module._forward_pre_hooks for module in plain.modules())
+    unadapted = findtta.adapt(net(), "source")
+    Recorder(unadapted).close()
+    assert all(not module._forward_pre_hooks for module in unadapted.modules())
 
 
 def test_a_layer_without_source_statistics_has_no_drift():
@@ -115,9 +115,9 @@ def test_a_layer_without_source_statistics_has_no_drift():
     )
     for method in ("find", "source"):
         adapted = findtta.adapt(model, method)
-        watch = Recorder(adapted)
+        recorder = Recorder(adapted)
         adapted(images(4))
-        assert watch.drift(4).isnan().all(0).tolist() == [True, False]
+        assert recorder.drift(4).isnan().all(0).tolist() == [True, False]
 
 
 def test_windows_of_an_image_are_averaged_and_give_it_no_group():
@@ -131,12 +131,12 @@ def test_windows_of_an_image_are_averaged_and_give_it_no_group():
             return self.norm(halves).view(len(x), 2, -1)
 
     adapted = findtta.adapt(Windows(), "find")
-    watch = Recorder(adapted)
+    recorder = Recorder(adapted)
     batch = images(3)
     adapted(batch)
     expected = [
         sum(drift_by_loops(batch[..., side : side + 4], adapted.model.norm.norm, sample) for side in (0, 4)) / 2
         for sample in range(3)
     ]
-    assert watch.drift(3)[:, 0].tolist() == pytest.approx(expected, rel=1e-4)
-    assert (watch.groups(3) == -1).all()
+    assert recorder.drift(3)[:, 0].tolist() == pytest.approx(expected, rel=1e-4)
+    assert (recorder.groups(3) == -1).all()

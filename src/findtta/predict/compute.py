@@ -1,0 +1,246 @@
+"""From parts of the input to batches of pixels, and from these to predictions: in this process, or on Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+import pickle
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from findtta._extras import require
+from findtta._processes import usable_cores
+from findtta._ray import first_line, import_ray, ray_session
+from findtta.errors import FindTTAError, OptionError
+from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_file
+from findtta.predict.settings import Settings
+from findtta.predict.sources import Part
+from findtta.predictor import Predictor
+
+_MOST_READERS = 8
+# CPUs that Ray reserves for a task that reads images, which also waits for disks. Ray would fuse stages that ask
+# for the same resources, and a model would wait for its own images.
+_READER_CPUS = 0.5
+
+#: Number and content of each block.
+Blocks = Iterable[tuple[int, Part]]
+#: The prediction for one image, or the reason why it could not be read; one row of an output file.
+Record = dict[str, Any]
+
+
+class WorkerError(FindTTAError, RuntimeError):
+    """Ray workers could not continue."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Consecutive positions of the input: pixels of the readable images, and records of the others."""
+
+    rows: NDArray[np.int64]
+    names: list[str]
+    images: Pixels
+    unreadable: list[Record]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads images in batches of ``batch_size`` consecutive positions.
+
+    An image that cannot be read is left out of its batch, and no other image moves up: a broken file affects its
+    own batch only.
+    """
+
+    batch_size: int
+    preprocess: Preprocessing
+    limits: ImageLimits
+
+    def batches(self, part: Part, threads: int | None = None) -> Iterator[Batch]:
+        """Read a part of the input, which begins where a batch begins, one batch ahead of what is asked for."""
+        with ThreadPoolExecutor(threads or min(usable_cores(), _MOST_READERS)) as pool:
+            entries = enumerate(part.entries(), part.start)
+            coming: list[tuple[int, str, Future[Pixels]]] = []
+            while True:
+                ready = coming
+                chosen = itertools.islice(entries, self.batch_size)
+                coming = [(row, name, pool.submit(self._read, content)) for row, (name, content) in chosen]
+                if ready:
+                    yield self._gather(ready)
+                if not coming:
+                    return
+
+    def _read(self, content: bytes | Path | None) -> Pixels:
+        if content is None:
+            raise ImageError("empty", "image: there are neither bytes nor a path.")
+        data = content if isinstance(content, bytes) else read_file(content, self.limits)
+        return self.preprocess(decode_image(data, self.limits))
+
+    def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
+        rows, names, images = [], [], []
+        unreadable: list[Record] = []
+        for row, name, future in read:
+            # Bytes that are not UTF-8 are spelled out, so that any file can hold the name.
+            path = os.fsencode(name).decode("utf-8", "backslashreplace")
+            try:
+                images.append(future.result())
+            except ImageError as error:
+                unreadable.append({"row": row, "path": path, "code": error.code, "error": str(error)})
+            else:
+                rows.append(row)
+                names.append(path)
+        stacked = np.stack(images) if images else np.empty((0, *self.preprocess.size, 3), np.uint8)
+        return Batch(np.array(rows, np.int64), names, stacked, unreadable)
+
+
+def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> list[Record]:
+    """Predict one batch; of each image ``top`` classes are kept, or all probabilities if it is None."""
+    found = predictor(batch.images)
+    # Stable: of equally probable classes the first comes first, as argmax has it.
+    order = np.argsort(-found.probabilities, axis=1, kind="stable")
+    groups, drift = found.last_groups, _numbers(found.sample_drift)
+    records = [*batch.unreadable]
+    for sample, (row, name) in enumerate(zip(batch.rows.tolist(), batch.names, strict=True)):
+        best = int(order[sample, 0])
+        record = {"row": row, "path": name, "index": best, "label": predictor.labels[best]}
+        if top is None:
+            record["probabilities"] = _numbers(found.probabilities[sample])
+        else:
+            kept = order[sample, :top]
+            record["top_indices"] = kept.tolist()
+            record["top_probabilities"] = _numbers(found.probabilities[sample, kept])
+        # The row of one member, so that groups of different batches have different numbers.
+        record["group"] = int(batch.rows[groups[sample]]) if groups[sample] >= 0 else None
+        record["drift"] = drift[sample]
+        records.append(record)
+    return records
+
+
+def _numbers(values: NDArray[np.floating[Any]]) -> list[float | None]:
+    """Return numbers as JSON represents them, with None for those that are not finite."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def compute_here(
+    blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader
+) -> Generator[tuple[int, list[Record]], None, None]:
+    """Yield the number of the block and the predictions of each batch, computed in this process."""
+    for block, part in blocks:
+        for batch in reader.batches(part):
+            yield block, predict_batch(predictor, batch, settings.top)
+
+
+def compute_on_ray(
+    blocks: Blocks, settings: Settings, state: Mapping[str, Tensor] | None, reader: Reader, workers: int | None
+) -> Generator[tuple[int, list[Record]], None, None]:
+    """Yield the number of the block and the predictions of each batch, in order, from a pipeline of Ray Data.
+
+    Tasks read images, and actors predict. One row of the first dataset is one block, and one row of all that
+    follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model
+    of ``settings`` must be loaded; ``state`` is that of the adapted model after its warm-up, if it has one.
+    """
+    cpus = (workers or 1) * (settings.threads + 1)
+    with ray_session(settings.ray_address, num_cpus=cpus) as ray:
+        workers = _workers(ray, workers, settings)
+        predicted = _pipeline(ray, blocks, (settings, state), reader, workers)
+        try:
+            with _quiet_console():
+                for table in predicted.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
+                    for block, content in zip(table["block"], table["content"], strict=True):
+                        yield block.as_py(), pickle.loads(content.as_py())
+        except Exception as error:  # Ray Data has several families of errors
+            raise WorkerError(
+                f"ray: workers failed ({first_line(error)}). Finished blocks are kept: run the same command again "
+                "to compute the rest."
+            ) from error
+
+
+def _pipeline(ray: Any, blocks: Blocks, recipe: tuple[Any, ...], reader: Reader, workers: int) -> Any:
+    """Lay out the pipeline; nothing is computed before its results are iterated over."""
+    data = require("ray.data", "ray", "the executor 'ray'")
+    settings: Settings = recipe[0]
+    # In Ray's object store, which spills to disk: the names of millions of images do not stay in this process.
+    described = [ray.put(_row(number, part)) for number, part in blocks]
+    dataset = data.from_arrow_refs(described)
+    # Settings of this dataset, not of all datasets of the process.
+    dataset.context.enable_progress_bars = False
+    dataset.context.execution_options.preserve_order = True
+    images = dataset.map_batches(
+        _read, batch_size=1, batch_format="pyarrow", num_cpus=_READER_CPUS, fn_kwargs={"reader": reader}
+    )
+    return images.map_batches(
+        _Worker,
+        fn_constructor_args=(ray.put(recipe),),
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=data.ActorPoolStrategy(size=workers),
+        num_cpus=settings.threads,
+        num_gpus=1 if torch.device(settings.device).type == "cuda" else None,
+    )
+
+
+def _read(table: Any, reader: Reader) -> Iterator[Any]:
+    """Read the images of one block, batch by batch; runs in a task."""
+    number, part = table["block"][0].as_py(), pickle.loads(table["content"][0].as_py())
+    for batch in reader.batches(part, threads=2):
+        yield _row(number, batch)
+
+
+class _Worker:
+    """Predicts batches; lives in an actor."""
+
+    def __init__(self, recipe: Any) -> None:
+        settings, state = import_ray("a worker").get(recipe)
+        self._top: int | None = settings.top
+        torch.set_num_threads(settings.threads)
+        self._predictor: Predictor = settings.predictor()
+        if state is not None:
+            self._predictor.adapted.load_state_dict(state)
+
+    def __call__(self, table: Any) -> Any:
+        batch = pickle.loads(table["content"][0].as_py())
+        return _row(table["block"][0].as_py(), predict_batch(self._predictor, batch, self._top))
+
+
+def _row(block: int, content: object) -> Any:
+    arrow = require("pyarrow", "ray", "the executor 'ray'")
+    schema = arrow.schema([("block", arrow.int64()), ("content", arrow.large_binary())])
+    return arrow.table({"block": [block], "content": [pickle.dumps(content)]}, schema=schema)
+
+
+def _workers(ray: Any, workers: int | None, settings: Settings) -> int:
+    """Return the number of workers; refuse more than there is room for, since Ray would wait forever."""
+    there = ray.cluster_resources()
+    # Reading takes cores as well, or there would never be something to predict.
+    room = int(there.get("CPU", 0) - 1) // settings.threads
+    if torch.device(settings.device).type == "cuda":
+        room = min(room, int(there.get("GPU", 0)))
+    workers = workers or max(room, 1)
+    if workers > room:
+        raise OptionError(
+            f"workers must be at most {room}, got {workers}: Ray has {there.get('CPU', 0):g} CPUs (one is for "
+            f"reading, and each worker takes {settings.threads}) and {there.get('GPU', 0):g} GPUs."
+        )
+    return workers
+
+
+@contextlib.contextmanager
+def _quiet_console() -> Iterator[None]:
+    """Keep messages of Ray Data out of the terminal: its log files have them, and errors are raised as well."""
+    handlers = [handler for handler in logging.getLogger("ray.data").handlers if handler.level == logging.INFO]
+    for handler in handlers:
+        handler.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.setLevel(logging.INFO)

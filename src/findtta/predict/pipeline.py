@@ -1,0 +1,178 @@
+"""Predicting an input from end to end, and continuing where an earlier run stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from findtta._processes import torch_threads
+from findtta.errors import InputError, OptionError
+from findtta.predict.compute import Reader, Record, compute_here, compute_on_ray
+from findtta.predict.output import Output
+from findtta.predict.settings import Execution, Settings
+from findtta.predict.sources import Source, open_source
+from findtta.predictor import Predictor
+from findtta.registry import load_method
+
+#: Called with the number of images that are done, and of all images.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcome of batch prediction.
+
+    Attributes:
+        images: Number of images of the input.
+        skipped: How many of them could not be read, in earlier runs or now; the reasons are in ``errors``.
+        blocks_before: Blocks that existed already.
+        blocks_now: Blocks that were computed.
+        seconds: Time taken.
+        execution: Where they were computed, and why.
+        output: The folder of predictions.
+    """
+
+    images: int
+    skipped: int
+    blocks_before: int
+    blocks_now: int
+    seconds: float
+    execution: Execution
+    output: Path
+
+    @property
+    def predictions(self) -> Path:
+        """The folder with one file of predictions per block."""
+        return self.output / "predictions"
+
+    @property
+    def errors(self) -> Path:
+        """The folder with the images that could not be read."""
+        return self.output / "errors"
+
+
+def predict(
+    source: str | Path,
+    output: str | Path,
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+    announce: Callable[[Execution], None] | None = None,
+) -> Summary:
+    """Predict all images of an input; blocks that an earlier run has finished are not computed again.
+
+    Args:
+        source: A folder, a list of paths, or Parquet files; see ``open_source``.
+        output: The folder of predictions: new, or begun with the same settings and input.
+        settings: The model, the method, and how images are read and predictions written.
+        progress: Called after each batch.
+        announce: Called before the computation with where it takes place.
+
+    Returns:
+        The outcome.
+
+    Raises:
+        InputError: If the input cannot be used.
+        OptionError: If a setting cannot be used, or the output was begun with others.
+    """
+    began = time.monotonic()
+    settings = settings or Settings()
+    _require_fixed(settings)
+    with torch_threads(settings.threads), contextlib.closing(open_source(source, settings.image_column)) as images:
+        model = settings.load_model()
+        settings = dataclasses.replace(settings, model=model)
+        predictor = settings.predictor()
+        reader = Reader(settings.batch_size, predictor.preprocess, settings.image_limits)
+        state = _warm_up(predictor, reader, images)
+        listing = {"input": images.kind, "images": len(images), "listing": images.digest}
+        out = Output(Path(output), settings.identity(model, predictor) | listing)
+        starts = range(0, len(images), settings.block)
+        spans = [range(start, min(start + settings.block, len(images))) for start in starts]
+        todo = {block: span for block, span in enumerate(spans) if not out.is_done(block)}
+        left = sum(map(len, todo.values()))
+        execution = settings.execution(left)
+        if announce:
+            announce(execution)
+        if todo:
+            parts = ((block, images.part(span.start, span.stop)) for block, span in todo.items())
+            if execution.executor == "ray":
+                predicted = compute_on_ray(parts, settings, state, reader, execution.workers)
+            else:
+                predicted = compute_here(parts, settings, predictor, reader)
+            with contextlib.closing(predicted):  # stops Ray, if it was started, whatever happens here
+                _write_blocks(predicted, out, todo, len(images), progress)
+        return Summary(
+            images=len(images),
+            skipped=out.count_unreadable(),
+            blocks_before=len(spans) - len(todo),
+            blocks_now=len(todo),
+            seconds=time.monotonic() - began,
+            execution=execution,
+            output=out.folder,
+        )
+
+
+def _require_fixed(settings: Settings) -> None:
+    """Refuse methods that never stop changing."""
+    method = load_method(settings.method)
+    if method.stateful and not method.settles:
+        raise OptionError(
+            f"method: {settings.method!r} learns from each batch, so that a prediction depends on all images "
+            "before it, but blocks are computed by several workers and after restarts. Use a method that keeps no "
+            "state (find, find-soft, tbn, alpha-bn, iabn, source) or settles after a warm-up (find-star), or call "
+            "findtta.adapt in a loop of your own."
+        )
+
+
+def _warm_up(predictor: Predictor, reader: Reader, images: Source) -> Mapping[str, Tensor] | None:
+    """Warm the method up on the first batches of the input, whatever blocks are left to compute.
+
+    Returns:
+        The state of the adapted model afterwards; None if the method needs no warm-up.
+    """
+    adapted = predictor.adapted
+    needed, start = adapted.warm_up_left, 0
+    if not needed:
+        return None
+    while adapted.warm_up_left and start < len(images):
+        stop = start + reader.batch_size * adapted.warm_up_left
+        for batch in reader.batches(images.part(start, stop)):
+            predictor(batch.images)
+        start = stop  # more than once only if whole batches were unreadable
+    if adapted.warm_up_left:
+        usable = needed - adapted.warm_up_left
+        raise InputError(
+            f"input: {adapted.name} warms up on {needed} batches, but {len(images)} images give {usable} readable "
+            f"batches of {reader.batch_size}. Use the method find, or the option {adapted.warm_up_option}="
+            f"{max(usable, 1)}."
+        )
+    return {name: tensor.cpu() for name, tensor in adapted.state_dict().items()}
+
+
+def _write_blocks(
+    predicted: Iterator[tuple[int, list[Record]]],
+    out: Output,
+    todo: Mapping[int, range],
+    images: int,
+    progress: Progress | None,
+) -> None:
+    """Write each block when its last batch has arrived."""
+    waiting: dict[int, list[Record]] = {}
+    done = images - sum(map(len, todo.values()))
+    for block, records in predicted:
+        waiting.setdefault(block, []).extend(records)
+        done += len(records)
+        if len(waiting[block]) == len(todo[block]):
+            out.write(block, waiting.pop(block))
+        if progress:
+            progress(done, images)
+    if waiting:
+        raise InputError(
+            f"input: it became shorter while it was read; blocks {sorted(waiting)} are missing images."
+        )
