@@ -37,7 +37,6 @@ _MODULES = frozenset(
         "streams",
         "train",
         "training",
-        "loadtest",
     }
 )
 
