@@ -185,7 +185,13 @@ def test_strange_images_are_answered(body):
         ({"max_body_mb": 50 / MEBIBYTE}, png(), PNG, 413, "body_too_large"),
         ({"max_body_mb": 50 / MEBIBYTE}, png(), {**PNG, "Content-Length": "9999"}, 413, "body_too_large"),
         ({"max_body_mb": 50 / MEBIBYTE}, [b"x" * 30, b"x" * 30], PNG, 413, "body_too_large"),
-        ({"max_body_mb": 50 / MEBIBYTE}, [b"x" * 30, b"x" * 30], {**PNG, "Content-Length": "1"}, 413, "body_too_large"),
+        (
+            {"max_body_mb": 50 / MEBIBYTE},
+            [b"x" * 30, b"x" * 30],
+            {**PNG, "Content-Length": "1"},
+            413,
+            "body_too_large",
+        ),
         ({"max_json_mb": 50 / MEBIBYTE}, b" " * 60, JSON, 413, "body_too_large"),
         ({"max_images": 1}, b'{"images": ["", ""]}', JSON, 413, "too_many_images"),
         ({"max_image_mb": 50 / MEBIBYTE}, png(), PNG, 422, "bad_image"),
@@ -275,9 +281,7 @@ def test_a_body_that_trickles_in_is_given_up():
 
 
 def test_a_client_that_goes_away_is_not_a_failure_of_the_server():
-    messages = iter(
-        [{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}]
-    )
+    messages = iter([{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}])
     sent = []
 
     async def receive():
