@@ -3,8 +3,8 @@
 ``python benchmarks/loadtest.py --url http://127.0.0.1:8000 --bad 0.2 --kill-every 10`` sends good and poisoned
 images, kills a replica on Ray every 10 seconds, and exits with 0 only if no request was lost, swapped or answered
 unexpectedly. Requests are due at times that are drawn beforehand, and latency counts from those times: a server
-that stalls for a second is seen stalling by every request of that second. With ``--saturate`` clients send the next
-request as soon as they have the response to the last.
+that stalls for a second is seen stalling by every request of that second. With ``--saturate`` each client sends
+its next request as soon as it has the response to the last.
 """
 
 from __future__ import annotations

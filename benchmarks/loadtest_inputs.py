@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import io
 import json
@@ -117,6 +118,7 @@ class Inputs:
         return Payload("form", body, f"multipart/form-data; boundary={boundary}", digests)
 
 
+@functools.cache
 def _drawn(seed: int) -> list[tuple[str, bytes]]:
     formats = list(MEDIA_TYPES) * (_POOL // len(MEDIA_TYPES))
     images = draw(np.arange(_POOL), seed=seed)

@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-for _module in ("ray.serve", "fastapi", "uvicorn", "prometheus_client", "python_multipart", "psutil", "aiohttp"):
-    pytest.importorskip(_module)
+pytest.importorskip("ray.serve")
+pytest.importorskip("uvicorn")
+pytest.importorskip("python_multipart")
+pytest.importorskip("psutil")
+pytest.importorskip("aiohttp")
 
 from live_server import LiveServer, live_server
 
