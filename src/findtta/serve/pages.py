@@ -270,8 +270,9 @@ def add_pages(app: FastAPI) -> None:
     async def docs(request: Request) -> Response:
         return HTMLResponse(_docs(app.openapi()), headers=_HEADERS)
 
-    for file in sorted(_FOLDER.glob("*")):
-        app.add_route(f"/{file.name}", serve_file(file))
+    for file in sorted(_FOLDER.iterdir()):
+        if file.suffix in _TYPES:
+            app.add_route(f"/{file.name}", serve_file(file))
     app.add_route("/", serve_file(_FOLDER / "index.html"))
     app.add_route("/docs", docs)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
 from findtta.images import ImageLimits
 from findtta.models.open import NAMES
@@ -30,29 +29,29 @@ class Settings(PredictorSettings):
     port: int = option(8000, "port to listen on; 0 takes a free one")
     max_batch: int = option(64, "largest number of images in one batch")
     wait_ms: float = option(10.0, "milliseconds that an image waits for others to share its batch", metavar="MS")
-    replicas: int = option(1, "replicas of the model, at least")
+    replicas: int = option(1, "smallest number of replicas of the model")
     max_replicas: int | None = option(
-        None, "replicas at most, started and stopped as the load requires", shown="as --replicas"
+        None,
+        "largest number of replicas; Ray Serve starts and stops them as the load requires",
+        shown="as --replicas",
     )
     threads: int = option(1, "CPU threads of each replica")
     ray_address: str | None = option(
         None, "address of a Ray cluster that runs the replicas", metavar="ADDRESS", shown="Ray is started here"
     )
     drain_s: float = option(
-        0.0, "seconds, at least, that a stopping server still answers, for load balancers to notice", metavar="S"
+        0.0, "seconds for which a stopping server still reports it to load balancers", metavar="S"
     )
-    max_queue: int = option(1024, "images that may wait or be predicted at one time; beyond it the answer is 503")
-    max_images: int | None = option(None, "images in one request", shown="as --max-batch")
-    max_body_mb: float = option(32.0, "size of a request's body in MiB", metavar="MB")
-    max_json_mb: float = option(
-        16.0, "size of a body in MiB if it is JSON, which costs more to read", metavar="MB"
-    )
+    max_queue: int = option(1024, "most images that wait or are being predicted; further requests get status 503")
+    max_images: int | None = option(None, "most images in one request", shown="as --max-batch")
+    max_body_mb: float = option(32.0, "largest body of a request, in MiB", metavar="MB")
+    max_json_mb: float = option(16.0, "largest JSON body, which costs more to read, in MiB", metavar="MB")
     max_pending_mb: float = option(
-        512.0, "size in MiB of all bodies that are being read at one time", metavar="MB"
+        512.0, "largest total size of the bodies that are being read, in MiB", metavar="MB"
     )
-    max_image_mb: float = option(20.0, "size of one image file in MiB", metavar="MB")
-    max_pixels: int = option(50_000_000, "width times height of one image", shown="50 million")
-    timeout_s: float = option(60.0, "seconds that a request may take", metavar="S")
+    max_image_mb: float = option(20.0, "largest image file, in MiB", metavar="MB")
+    max_pixels: int = option(50_000_000, "most pixels (width times height) of one image", shown="50 million")
+    timeout_s: float = option(60.0, "longest time that a request may take, in seconds", metavar="S")
     api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,26 +75,22 @@ class Settings(PredictorSettings):
 
     def _require_servable(self) -> None:
         self.method_options()  # names what is wrong with them
-        if self.adapted_type.needs_grad:
+        method = load_method(self.method)
+        if method.needs_grad:
             raise OptionError(
                 f"method {self.method!r} learns from every batch, so that the images of one client would change "
                 "the predictions for all others for good: serve a method that does not learn, such as 'find'."
             )
-        if self.adapted_type.stateful and self.most_replicas > 1:
+        if method.stateful and self.most_replicas > 1:
             raise OptionError(
                 f"replicas must be 1 for {self.method!r}, got {self.most_replicas}: each replica would depend on "
                 "its own first batches, and predictions on which replica made them."
             )
 
     @property
-    def adapted_type(self) -> type[Adapted]:
-        """The class of the method."""
-        return load_method(self.method)
-
-    @property
     def warm_up_batches(self) -> int:
         """The number of batches that a new replica warms up on."""
-        return self.adapted_type.warm_up_batches(self.method_options())
+        return load_method(self.method).warm_up_batches(self.method_options())
 
     @property
     def model_name(self) -> str:
