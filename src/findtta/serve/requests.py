@@ -23,16 +23,8 @@ from findtta.errors import FindTTAError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_array
 from findtta.serve.settings import Settings
 
-FILE_TYPES = (
-    "image/jpeg",
-    "image/png",
-    "image/webp",
-    "image/gif",
-    "image/bmp",
-    "image/tiff",
-    "application/octet-stream",
-    "application/x-npy",
-)
+_IMAGE_FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
+FILE_TYPES = (*(f"image/{name}" for name in _IMAGE_FORMATS), "application/octet-stream", "application/x-npy")
 _ACCEPTED = (*FILE_TYPES, "multipart/form-data", "application/json")
 _NPY_MAGIC = b"\x93NUMPY"
 _NPY_HEADER_BYTES = 4096  # far more than the header of an image needs
