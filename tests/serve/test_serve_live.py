@@ -1,4 +1,4 @@
-"""The whole server with a real Ray Serve behind it: batches, a killed copy of the model, and the end."""
+"""The whole server with a real Ray Serve behind it: batches, a killed replica, the load test, and the end."""
 
 import concurrent.futures
 import hashlib
@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 import urllib.error
@@ -15,37 +16,46 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from live_server import LiveServer, live_server
 from PIL import Image
 
-from findtta.errors import MissingExtraError
+pytest.importorskip("ray.serve")
+pytest.importorskip("uvicorn")
+pytest.importorskip("python_multipart")
+pytest.importorskip("psutil")
+pytest.importorskip("aiohttp")
+
+from live_server import LiveServer, live_server
+
 from findtta.serve import Settings
-from findtta.serve.server import require_extra
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 SIZE = 160
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    try:
-        require_extra()
-    except MissingExtraError as error:
-        pytest.skip(str(error))
     log = tmp_path_factory.mktemp("serve") / "stderr.txt"
-    # Large pictures keep the model busy, so that it is killed with a batch in its hands.
-    with live_server("--max-batch", "8", "--wait-ms", "20", "--size", str(SIZE), log=log) as running:
+    # Large images keep the model busy, so that it is killed while it predicts a batch.
+    with live_server("--max-batch", "8", "--wait-ms", "20", "--image-size", str(SIZE), log=log) as running:
         yield running
 
 
-def pictures(count: int) -> np.ndarray:
+def wait_until(condition, patience_s: float = 60.0) -> None:
+    end = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def images(count: int) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
 
 
-def npy(picture: np.ndarray) -> bytes:
+def npy(image: np.ndarray) -> bytes:
     file = io.BytesIO()
-    np.save(file, picture)
+    np.save(file, image)
     return file.getvalue()
 
 
@@ -61,10 +71,10 @@ def get(server: LiveServer, path: str) -> str:
 
 
 def test_a_batch_is_answered_as_offline(server):
-    batch = pictures(6)
+    batch = images(6)
     answer = post(server, json.dumps({"images": batch.tolist()}).encode(), "application/json")
-    predictor = Settings(size=SIZE).predictor()
-    expected = predictor(np.stack([predictor.prepare(picture) for picture in batch]))
+    predictor = Settings(image_size=SIZE).predictor()
+    expected = predictor(np.stack([predictor.preprocess(image) for image in batch]))
     assert answer["batch_size"] == 6
     assert [row["index"] for row in answer["predictions"]] == expected.indices.tolist()
     assert [row["group"] for row in answer["predictions"]] == expected.last_groups.tolist()
@@ -77,41 +87,54 @@ def test_a_batch_is_answered_as_offline(server):
 
 
 def test_the_example_of_the_documentation(server, tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    page = (ROOT / "docs" / "serving.md").read_text()
     (example,) = re.findall(r"```\n(import json.*?)```", page, re.DOTALL)
-    Image.fromarray(pictures(1)[0]).save(tmp_path / "photo.jpg")
+    Image.fromarray(images(1)[0]).save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
     exec(example.replace("http://127.0.0.1:8000", server.url), {})
     assert capsys.readouterr().out.strip() in json.loads(get(server, "/v1/info"))["labels"]
 
 
-def test_a_killed_model_loses_no_request_and_a_stop_answers_what_was_accepted(server):
-    bodies = [npy(picture) for picture in pictures(30)]
+def test_the_load_test_passes_with_poisoned_inputs_and_a_killed_replica(server):
+    command = [sys.executable, str(ROOT / "benchmarks" / "loadtest.py"), "--url", server.url]
+    words = ["--requests", "150", "--rate", "15", "--bad", "0.2", "--kill-every", "4", "--kills", "1"]
+    done = subprocess.run(
+        [*command, *words],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "RAY_ADDRESS": server.ray_address, "RAY_AUTH_MODE": "token"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "replicas killed: 1" in done.stdout
+    assert "memory of the server" in done.stdout
+
+
+def test_a_killed_replica_loses_no_request_and_a_stop_answers_what_was_accepted(server):
+    bodies = [npy(image) for image in images(30)]
     post(server, bodies[0], "application/x-npy")  # the first copy counts as seen once it has answered
-    (victim,) = server.model_processes()
+    (victim,) = server.replicas()
     with concurrent.futures.ThreadPoolExecutor(12) as clients:
         started = [clients.submit(post, server, body, "application/x-npy") for body in bodies]
-        while "findtta_queue_images 12.0" not in get(server, "/metrics"):
-            time.sleep(0.01)
+        wait_until(lambda: "findtta_queue_images 12.0" in get(server, "/metrics"))
         time.sleep(0.1)
         os.kill(victim, signal.SIGKILL)
         answers = [future.result() for future in started]
     for body, answer in zip(bodies, answers, strict=True):
         assert answer["predictions"][0]["digest"] == hashlib.sha256(body).hexdigest()[:16]
-    assert victim not in server.model_processes()
+    assert victim not in server.replicas()
     metrics = get(server, "/metrics")
     retries = next(line for line in metrics.splitlines() if line.startswith("findtta_batch_retries_total "))
     assert float(retries.split()[1]) >= 1
-    assert "findtta_replicas_seen_total 2.0" in metrics
+    seen = next(line for line in metrics.splitlines() if line.startswith("findtta_replicas_seen_total "))
+    assert float(seen.split()[1]) >= 2
     assert json.loads(get(server, "/healthz"))["status"] == "ok"
 
     photo = io.BytesIO()
-    Image.fromarray(pictures(1)[0]).save(photo, "PNG")
+    Image.fromarray(images(1)[0]).save(photo, "PNG")
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         last = [clients.submit(post, server, photo.getvalue(), "image/png") for _ in range(8)]
-        time.sleep(0.01)
-        while "findtta_queue_images 0.0" in get(server, "/metrics") and not all(f.done() for f in last):
-            time.sleep(0.005)
+        wait_until(lambda: "queue_images 0.0" not in get(server, "/metrics") or all(one.done() for one in last))
         server.process.send_signal(signal.SIGTERM)
         done = [future for future in last if _answered(future)]
     assert done
@@ -124,9 +147,3 @@ def _answered(future: concurrent.futures.Future) -> bool:
         return len(future.result()["predictions"]) == 1
     except (urllib.error.URLError, ConnectionError):  # 503, or nobody listens any more
         return False
-
-
-def test_the_extra_is_named_when_something_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingExtraError, match=r"findtta\[serve\]"):
-        require_extra()

@@ -1,17 +1,19 @@
-"""Settings that make no sense are refused in words, before anything is loaded."""
+"""Settings that cannot work are refused with a reason, before anything is loaded."""
 
 import argparse
 import re
 import socket
+import sys
 import textwrap
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from findtta.cli import serve as command
-from findtta.errors import FindTTAError, OptionError, UnknownNameError
-from findtta.images import ImageLimits
-from findtta.serve import Settings
+from findtta.errors import FindTTAError, MissingExtraError, OptionError, UnknownNameError
+from findtta.serve import Settings, serve
 
 
 def read(*arguments):
@@ -34,7 +36,8 @@ def no_key(monkeypatch):
         ({"port": 70_000}, "port must be a whole number from 0 to 65535"),
         ({"wait_ms": -1}, "wait_ms must be a number of at least 0"),
         ({"wait_ms": float("nan")}, "wait_ms must be a number"),
-        ({"timeout_s": 0}, "timeout_s must be a number"),
+        ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"max_body_mb": 0}, "max_body_mb must be above 0"),
         ({"api_key": " "}, "api_key must be ASCII and not blank"),
         ({"api_key": "schl\u00fcssel"}, "api_key must be ASCII"),
         ({"max_images": 65}, r"max_images must be at most max_batch \(64\), got 65"),
@@ -68,8 +71,20 @@ def test_the_defaults_of_the_command_line_are_those_of_the_settings():
 def test_the_command_line():
     settings = read(
         *("--model", "resnet20", "--weights", "w.pt", "--num-classes", "10", "--normalization", "cifar10"),
-        *("--method", "alpha-bn", "--option", "alpha=0.5", "--device", "cuda:1", "--size", "40", "--crop", "0.9"),
-        *("--host", "0.0.0.0", "--port", "80", "--max-batch", "16", "--wait-ms", "3.5", "--replicas", "2-5"),
+        *(
+            "--method",
+            "alpha-bn",
+            "--option",
+            "alpha=0.5",
+            "--device",
+            "cuda:1",
+            "--image-size",
+            "40",
+            "--crop",
+            "0.9",
+        ),
+        *("--host", "0.0.0.0", "--port", "80", "--max-batch", "16", "--wait-ms", "3.5", "--replicas", "2"),
+        *("--max-replicas", "5", "--interpolation", "bicubic", "--max-pending-mb", "700"),
         *("--threads", "4", "--ray-address", "auto", "--drain-s", "2", "--max-queue", "99", "--max-images", "3"),
         *("--max-body-mb", "600", "--max-json-mb", "2", "--max-image-mb", "3", "--max-pixels", "4"),
         *("--timeout-s", "9"),
@@ -82,8 +97,9 @@ def test_the_command_line():
         method="alpha-bn",
         options={"alpha": 0.5},
         device="cuda:1",
-        size=40,
+        image_size=40,
         crop=0.9,
+        interpolation="bicubic",
         host="0.0.0.0",
         port=80,
         max_batch=16,
@@ -95,10 +111,11 @@ def test_the_command_line():
         drain_s=2,
         max_queue=99,
         max_images=3,
-        max_body_bytes=600 * 2**20,
-        max_pending_bytes=600 * 2**20,
-        max_json_bytes=2 * 2**20,
-        limits=ImageLimits(3 * 2**20, 4),
+        max_body_mb=600,
+        max_pending_mb=700,
+        max_json_mb=2,
+        max_image_mb=3,
+        max_pixels=4,
         timeout_s=9,
     )
 
@@ -114,19 +131,36 @@ def test_the_documentation_names_every_option_and_no_other():
 
 def test_the_documentation_names_every_metric_and_no_other():
     pytest.importorskip("prometheus_client")
-    from findtta.serve.metrics import Metrics
+    from findtta.serve.telemetry import Telemetry
 
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
-    lines = Metrics((), ()).text().decode().splitlines()
+    lines = Telemetry((), ()).text(0).decode().splitlines()
     known = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     named = set(re.findall(r"^\| `(findtta_\w+)", page, re.MULTILINE))
     assert named == {name for name in known if not name.endswith("_created")}
 
 
-@pytest.mark.parametrize("text", ["x", "1-", "-2", "1-2-3", "0"])
-def test_replicas_that_are_no_number(text):
-    with pytest.raises(OptionError, match="replicas must"):
-        read(f"--replicas={text}")
+def test_sizes_are_in_mebibytes_and_one_body_always_fits():
+    settings = Settings(max_body_mb=600, max_json_mb=0.5, max_image_mb=2)
+    assert settings.max_body_bytes == settings.max_pending_bytes == 600 * 2**20
+    assert settings.max_json_bytes == 2**19
+    assert settings.image_limits.max_bytes == 2**21
+
+
+@pytest.mark.parametrize(("method", "batches"), [("find", 0), ("find-star", 5)])
+def test_a_method_that_warms_up_says_so_when_the_server_is_ready(monkeypatch, capsys, method, batches):
+    def ready(settings, on_ready):
+        on_ready("http://somewhere", "ray:1")
+        return True
+
+    monkeypatch.setattr(command, "serve", ready)
+    words = ["--method", method, *(["--option", f"cold_start={batches}"] if batches else [])]
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(words)) == 0
+    printed = capsys.readouterr()
+    assert printed.out.endswith("serves at http://somewhere\n")
+    assert (f"warms up on its first {batches} batches" in printed.err) == bool(batches)
 
 
 def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
@@ -161,30 +195,39 @@ def own_model(tmp_path):
 
 
 def test_a_model_of_ones_own(own_model):
-    pytest.importorskip("ray")
     pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
     from findtta.serve.server import check
 
-    description = check(Settings(model=own_model, num_classes=7, size=16))
+    settings = Settings(model=own_model, num_classes=7, image_size=16)
+    description = check(settings, settings.load_model())
     assert description.model == "own_net.py:make"
     assert description.labels == tuple("0123456")
     assert description.layers == ("net.1",)
-    assert description.size == 16
+    assert description.preprocessing.size == (16, 16)
     with pytest.raises(OptionError, match="num_classes must be given"):
         Settings(model=own_model).load_model()
-    with pytest.raises(OptionError, match="the model gives 7 classes, not 5"):
-        check(Settings(model=own_model, num_classes=5, size=16))
+    wrong = Settings(model=own_model, num_classes=5, image_size=16)
+    with pytest.raises(OptionError, match="the model has 7 classes, not 5"):
+        check(wrong, wrong.load_model())
 
 
-def test_a_port_that_is_taken_shows_before_anything_is_loaded():
-    pytest.importorskip("ray")
+def test_a_port_in_use_shows_before_anything_is_loaded():
     pytest.importorskip("uvicorn")
-    from findtta.serve.server import serve
+    from findtta.serve.server import run
 
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(FindTTAError, match=f"port: 127.0.0.1:{port} cannot be listened at"):
-            serve(Settings(model="no-such-model", port=port))
+        with pytest.raises(FindTTAError, match=f"port: 127.0.0.1:{port} cannot be used"):
+            run(Settings(model="no-such-model", port=port), print)
+
+
+def test_the_extra_is_named_when_something_is_missing(monkeypatch):
+    for module in ("ray", "ray.serve", "fastapi", "prometheus_client", "python_multipart"):
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
+        sys.modules[module].__spec__ = ModuleSpec(module, None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtraError, match=r"uvicorn.*findtta\[serve\]"):
+        serve(Settings())

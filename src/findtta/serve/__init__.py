@@ -1,5 +1,28 @@
-"""The prediction server: requests of many clients become mixed batches, answered by a method on Ray Serve."""
+"""The prediction server: requests of many clients share mixed batches, which a method predicts on Ray Serve."""
 
+from collections.abc import Callable
+
+from findtta._extras import require
 from findtta.serve.settings import Settings
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "serve"]
+
+
+def serve(settings: Settings, on_ready: Callable[[str, str], None] = print) -> bool:
+    """Serve until SIGTERM or Ctrl-C, then answer what was accepted; a second signal stops at once.
+
+    Args:
+        settings: Of the server.
+        on_ready: Called with the URL and Ray's address as soon as requests are answered.
+
+    Returns:
+        Whether everything that was accepted was answered.
+
+    Raises:
+        MissingExtraError: If the extra ``serve`` is not installed.
+    """
+    for module in ("ray.serve", "fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+        require(module, "serve", f"serving (with {module})")
+    from findtta.serve.server import run
+
+    return run(settings, on_ready)

@@ -1,4 +1,4 @@
-"""Requests of many clients become batches: none is lost, none gets another's answer, and the queue is bounded."""
+"""Requests of many clients become batches: none is lost, none gets another's result, and the queue is bounded."""
 
 from __future__ import annotations
 
@@ -8,49 +8,46 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from findtta.errors import FindTTAError, InputError, OptionError
+from findtta.errors import FindTTAError, InputError
+from findtta.options import require_int
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class QueueFull(FindTTAError):
-    """There is no room for more items now; later there will be."""
-
-
-class Closed(FindTTAError):
-    """The batcher takes nothing new, since it is about to stop."""
+    """The queue has no room for more items at present."""
 
 
 @dataclass(eq=False)
-class _Entry(Generic[Item, Answer]):
+class _Entry(Generic[Item, Result]):
     """The items of one request, which stay together."""
 
     items: Sequence[Item]
-    answers: asyncio.Future[Sequence[Answer]]
+    results: asyncio.Future[Sequence[Result]]
     due: float
     sent: bool = False
 
 
-class Batcher(Generic[Item, Answer]):
-    """Collects items that arrive at about the same time, and has them answered together.
+class Batcher(Generic[Item, Result]):
+    """Collects items that arrive at about the same time, and has them processed together.
 
     Requests are taken in the order they came. A batch is sent as soon as it is full; one that is not, when its
     oldest request has waited long enough and a worker is idle. Full batches are sent ahead of a worker that is
     still busy, so that it never waits for the next one.
 
     Args:
-        run: Answers a batch: one answer per item, in order. If it raises, only this batch has no answers.
+        run: Processes a batch: one result per item, in order. If it raises, only this batch fails.
         max_batch: The most items in a batch.
         wait_s: How long a request waits for others, in seconds.
-        max_queue: The most items that wait or are being answered.
-        workers: How many batches are answered at a time.
+        max_queue: The most items that wait or are being processed.
+        workers: How many batches are processed at a time.
         ahead: How many full batches may be sent beyond that.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
         *,
         max_batch: int,
         wait_s: float,
@@ -59,75 +56,56 @@ class Batcher(Generic[Item, Answer]):
         ahead: int = 1,
     ) -> None:
         for name, value in {"max_batch": max_batch, "max_queue": max_queue, "workers": workers}.items():
-            if value < 1:
-                raise OptionError(f"{name} must be at least 1, got {value}.")
+            require_int(name, value)
         self._run = run
         self._max_batch = max_batch
         self._wait_s = wait_s
         self._max_queue = max_queue
         self._workers = workers
         self._ahead = ahead
-        self._waiting: deque[_Entry[Item, Answer]] = deque()
+        self._waiting: deque[_Entry[Item, Result]] = deque()
         self._count = 0
         self._batches: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
-        self._empty = asyncio.Event()
-        self._empty.set()
 
     @property
     def size(self) -> int:
-        """How many items wait or are being answered."""
+        """The number of items that wait or are being processed."""
         return self._count
 
-    async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Answer]:
-        """Have the items of one request answered, all in the same batch.
+    async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Result]:
+        """Have the items of one request processed, all in the same batch.
 
         Args:
             items: At most ``max_batch``.
-            timeout_s: How long to wait for the answers; None waits as long as it takes.
+            timeout_s: How long to wait for the results; None waits as long as it takes.
 
         Returns:
-            One answer per item, in order.
+            One result per item, in order.
 
         Raises:
             QueueFull: If there is no room; nothing was queued.
-            Closed: If the batcher takes nothing any more; nothing was queued.
             TimeoutError: If the time is over; what was not sent yet never will be.
         """
         if not items:
             return []
         if len(items) > self._max_batch:
-            raise InputError(f"items must be at most {self._max_batch}, which is a batch, got {len(items)}.")
-        if self._closed:
-            raise Closed("the server is stopping.")
+            raise InputError(f"items must be at most {self._max_batch}, the largest batch, got {len(items)}.")
         if self._count + len(items) > self._max_queue:
             raise QueueFull(f"{self._count} images are in the queue, and at most {self._max_queue} may be.")
         loop = asyncio.get_running_loop()
         entry = _Entry(items, loop.create_future(), loop.time() + self._wait_s)
         self._waiting.append(entry)
-        self._add(len(items))
+        self._count += len(items)
         self._send()
         try:
             async with asyncio.timeout(timeout_s):
-                return await entry.answers
+                return await entry.results
         finally:
-            if not entry.sent:  # given up
+            if not entry.sent:  # timed out or cancelled
                 self._waiting.remove(entry)
-                self._add(-len(items))
-                self._send()  # what stands behind it may fit now
-
-    async def drain(self) -> None:
-        """Take nothing new, and wait until everything taken is answered."""
-        self._closed = True
-        await self._empty.wait()
-
-    def _add(self, count: int) -> None:
-        self._count += count
-        if self._count:
-            self._empty.clear()
-        else:
-            self._empty.set()
+                self._count -= len(items)
+                self._send()  # the next ones may fit now
 
     def _send(self) -> None:
         """Send all batches that are due."""
@@ -147,12 +125,12 @@ class Batcher(Generic[Item, Answer]):
             for entry in entries:
                 entry.sent = True
                 self._waiting.popleft()
-            task = loop.create_task(self._answer(entries))
+            task = loop.create_task(self._finish(entries))
             self._batches.add(task)
 
-    def _next(self) -> tuple[list[_Entry[Item, Answer]], bool]:
+    def _next(self) -> tuple[list[_Entry[Item, Result]], bool]:
         """Return the requests of the next batch, and whether nothing more fits."""
-        entries: list[_Entry[Item, Answer]] = []
+        entries: list[_Entry[Item, Result]] = []
         room = self._max_batch
         for entry in self._waiting:
             if len(entry.items) > room:
@@ -161,26 +139,26 @@ class Batcher(Generic[Item, Answer]):
             room -= len(entry.items)
         return entries, room == 0
 
-    async def _answer(self, entries: list[_Entry[Item, Answer]]) -> None:
+    async def _finish(self, entries: list[_Entry[Item, Result]]) -> None:
         items = [item for entry in entries for item in entry.items]
         try:
-            answers = await self._run(items)
-            if len(answers) != len(items):
-                raise InputError(f"run must give one answer per item, but gave {len(answers)} to {len(items)}.")
+            results = await self._run(items)
+            if len(results) != len(items):
+                raise InputError(f"run must return one result per item ({len(items)}), got {len(results)}.")
             start = 0
             for entry in entries:
                 stop = start + len(entry.items)
-                if not entry.answers.done():
-                    entry.answers.set_result(answers[start:stop])
+                if not entry.results.done():
+                    entry.results.set_result(results[start:stop])
                 start = stop
         except Exception as error:
             for entry in entries:
-                if not entry.answers.done():
-                    entry.answers.set_exception(error)
+                if not entry.results.done():
+                    entry.results.set_exception(error)
         finally:
             for entry in entries:
-                entry.answers.cancel()  # no effect on what is answered
+                entry.results.cancel()  # no effect on what is done
             if (task := asyncio.current_task()) is not None:
                 self._batches.discard(task)
-            self._add(-len(items))
+            self._count -= len(items)
             self._send()

@@ -1,33 +1,42 @@
-"""What clients send, taken apart: whatever arrives becomes a list of images, or an error with an HTTP status."""
+"""From the body of a request to images: whatever a client sends is read, or refused with an HTTP status."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from email.message import Message
-from typing import Any
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
 
 from findtta.errors import FindTTAError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_array
+from findtta.serve.settings import Settings
 
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
-ARRAY_TYPE = "application/x-npy"
+_IMAGE_FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
+FILE_TYPES = (*(f"image/{name}" for name in _IMAGE_FORMATS), "application/octet-stream", "application/x-npy")
+_ACCEPTED = (*FILE_TYPES, "multipart/form-data", "application/json")
+_NPY_MAGIC = b"\x93NUMPY"
 _NPY_HEADER_BYTES = 4096  # far more than the header of an image needs
 _NPY_HEADER = re.compile(
     rb"\{\s*'descr':\s*'(?P<type>[<>|=]?[a-zA-Z]\d{0,2})',\s*'fortran_order':\s*(?P<columns>True|False),"
-    rb"\s*'shape':\s*\((?P<shape>[-\d, ]{0,1000})\),?\s*\}\s*"
+    rb"\s*'shape':\s*\((?P<shape>[\d, ]{0,1000})\),?\s*\}\s*"
 )
-BYTES_TYPE = "application/octet-stream"
-_ACCEPTED = (*IMAGE_TYPES, BYTES_TYPE, ARRAY_TYPE, "multipart/form-data", "application/json")
-_NPY_MAGIC = b"\x93NUMPY"
+
+Chunks = AsyncGenerator[bytes, None]
+#: An image as it was received: the bytes of a file, base64 text, or nested lists of numbers.
+Received = Any
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class RequestError(FindTTAError):
@@ -36,7 +45,7 @@ class RequestError(FindTTAError):
     Attributes:
         status: The HTTP status.
         code: A short name for programs.
-        images: Which images are at fault, by their place in the request, and why.
+        images: Which images are at fault, by their index in the request, and why.
         retry_after_s: When to try again, if that can help.
     """
 
@@ -56,138 +65,219 @@ class RequestError(FindTTAError):
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True)
-class RequestLimits:
-    """How much one request may bring.
+class PredictRequest(BaseModel):
+    """The body of a request that is JSON."""
 
-    Attributes:
-        image: The largest image.
-        max_images: The most images.
-        max_json_bytes: The largest body that is JSON.
-    """
+    model_config = ConfigDict(strict=True)
 
-    image: ImageLimits
-    max_images: int
-    max_json_bytes: int
+    images: Annotated[
+        list[Any], Field(description="base64 texts, data: URLs with base64, or nested lists of pixels")
+    ]
 
 
-@dataclass(frozen=True)
-class Item:
-    """One image as it was received.
-
-    Attributes:
-        data: The bytes of a file, or nested lists of numbers.
-        is_array: Whether the bytes are an npy file.
-    """
-
-    data: bytes | list[Any]
-    is_array: bool = False
-
-    @property
-    def digest(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of the bytes; lists count as JSON without spaces."""
-        data = self.data
-        content = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
-        return hashlib.sha256(content).hexdigest()[:16]
-
-    def pixels(self, limits: ImageLimits) -> Pixels:
-        """Read the image; raises an ``ImageError`` if it is none."""
-        if isinstance(self.data, list):
-            _require_numbers(self.data)
-            return read_array(self.data, limits)
-        return read_npy(self.data, limits) if self.is_array else decode_image(self.data, limits)
+def parse_json(kind: type[Body], body: bytes) -> Body:
+    """Read a JSON body; raises ``RequestError`` with what is wrong in it."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first: Any = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        raise RequestError(400, "bad_json", f"the body must be JSON ({first['msg'][:200]}).")
+    if first["type"] == "too_long":
+        raise too_many_images(first["ctx"]["max_length"], first["ctx"]["actual_length"])
+    raise bad_value(first)
 
 
-def parse(content_type: str | None, body: bytes, limits: RequestLimits) -> list[Item]:
-    """Find the images in the body of a request, without decoding them.
+def bad_value(error: Mapping[str, Any]) -> RequestError:
+    """Turn one of pydantic's errors into a refusal."""
+    if error["type"] == "value_error":
+        return RequestError(422, "bad_value", str(error["ctx"]["error"]))
+    where = ".".join(map(str, error["loc"])) or "body"
+    value = error["input"]
+    got = repr(value)[:100] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    return RequestError(422, "bad_value", f"{where}: {error['msg']}, got {got}.")
+
+
+def too_many_images(most: int, count: object) -> RequestError:
+    """Return the refusal of a request with too many images."""
+    return RequestError(413, "too_many_images", f"a request must have at most {most} images, got {count}.")
+
+
+@contextlib.asynccontextmanager
+async def reading(timeout_s: float) -> AsyncIterator[None]:
+    """Refuse a request whose body takes longer than this to arrive, or never ends."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise RequestError(408, "slow_body", f"the body must arrive within {timeout_s:g} s.") from error
+    except ClientDisconnect as error:  # nobody will read this, but it is counted
+        raise RequestError(400, "incomplete_body", "the connection ended before the body did.") from error
+
+
+async def receive(headers: Headers, chunks: Chunks, settings: Settings) -> bytes | list[Received]:
+    """Read a body as it arrives, without decoding images; limits hold before all of it is in memory.
 
     Args:
-        content_type: The header of that name.
-        body: The whole body.
-        limits: How much is accepted.
+        headers: Of the request; ``Content-Type`` says what the body is.
+        chunks: The body.
+        settings: Of the server, with its limits.
 
     Returns:
-        At least one image.
-
-    Raises:
-        RequestError: If there is none, there are too many, or the body is not what the header says.
+        The images, or a JSON document that is not parsed yet, since that may take long.
     """
-    header = Message()
-    header["content-type"] = _one_line(content_type or "")
-    kind = header.get_content_type() if content_type else ""
+    content_type = headers.get("content-type", "")
+    kind = _media_type(content_type)
     if kind == "application/json":
-        items = _from_json(body, limits)
-    elif kind == "multipart/form-data":
-        items = _from_multipart(body, header.get_boundary(), limits)
-    elif kind in (*IMAGE_TYPES, BYTES_TYPE, ARRAY_TYPE):
-        items = [_from_bytes(kind, body)]
-    else:
-        raise RequestError(
-            415,
-            "unsupported_type",
-            f"Content-Type must be one of {', '.join(_ACCEPTED)}, got {(content_type or '')[:100]!r}.",
-        )
-    _require_count(len(items), limits)
-    return items
+        return await receive_json(chunks, settings.max_json_bytes)
+    if kind == "multipart/form-data":
+        return await _receive_files(headers, chunks, settings.most_images)
+    if kind in FILE_TYPES:
+        return [b"".join([chunk async for chunk in chunks])]
+    raise RequestError(
+        415,
+        "unsupported_type",
+        f"Content-Type must be one of {', '.join(_ACCEPTED)}, got {content_type[:100]!r}.",
+    )
 
 
-def read_pictures(items: Sequence[Item], limits: ImageLimits, prepare: Preprocessing) -> list[Pixels]:
-    """Decode all images of a request and bring them to the network's size; one bad image refuses all of them."""
-    pictures, errors = [], []
-    for index, item in enumerate(items):
-        try:
-            pictures.append(prepare(item.pixels(limits)))
+async def receive_json(chunks: Chunks, max_bytes: int) -> bytes:
+    """Read a body of bounded size."""
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > max_bytes:
+            raise RequestError(413, "body_too_large", f"the JSON must have at most {max_bytes:,} bytes.")
+    return bytes(body)
+
+
+class _FileParser(MultiPartParser):
+    """Starlette's parser, with files in memory (the server bounds bodies) and an end that is required."""
+
+    spool_max_size = sys.maxsize
+    complete = False
+
+    def on_end(self) -> None:
+        """Note that the last boundary was read."""
+        self.complete = True
+
+
+async def _receive_files(headers: Headers, chunks: Chunks, max_images: int) -> list[Received]:
+    async def to_the_end() -> Chunks:
+        async for chunk in chunks:
+            yield chunk
+        if not parser.complete:  # where Starlette would drop the last part without an error
+            raise MultiPartException("the last boundary is missing.")
+
+    parser = _FileParser(headers, to_the_end(), max_files=max_images, max_fields=0)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        if error.message.startswith("Too many files"):
+            raise too_many_images(max_images, "more") from error
+        reason = "every part must be a file." if error.message.startswith("Too many fields") else error.message
+        raise RequestError(400, "bad_multipart", f"the multipart body is not valid: {reason}") from error
+    try:
+        files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
+        for file in files:
+            kind = _media_type(file.content_type or FILE_TYPES[0])
+            if kind not in FILE_TYPES:
+                raise RequestError(415, "unsupported_type", f"a part must be an image, got {kind[:100]!r}.")
+        return [file.file.read() for file in files]
+    finally:
+        await form.close()
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def read_request(
+    content: bytes | list[Received], settings: Settings, preprocessing: Preprocessing
+) -> tuple[list[Pixels], list[str]]:
+    """Return the images of a request, as inputs of the model, and the digest of each."""
+    images = parse_json(PredictRequest, content).images if isinstance(content, bytes) else content
+    if not images:
+        raise RequestError(400, "no_images", "the request must have at least one image.")
+    if len(images) > settings.most_images:
+        raise too_many_images(settings.most_images, len(images))
+    return read_images(images, settings.image_limits, preprocessing)
+
+
+def read_images(
+    images: Sequence[Received], limits: ImageLimits, preprocessing: Preprocessing, names: Sequence[str] = ()
+) -> tuple[list[Pixels], list[str]]:
+    """Decode images and bring them to the model's size; one bad image refuses all of them.
+
+    Args:
+        images: As they were received.
+        limits: The largest image.
+        preprocessing: How images become inputs of the model.
+        names: What the sender calls the images, to tell which are bad; by default their indices.
+
+    Returns:
+        The images, and the first 16 hexadecimal digits of the SHA-256 of the bytes of each (of nested lists: as
+        JSON without spaces).
+    """
+    pixels, digests = [], []
+    faults: list[dict[str, Any]] = []
+    for index, image in enumerate(images):
+        try:  # one after another, so that only one image of full size is in memory
+            data = _decode_base64(image) if isinstance(image, str) else image
+            pixels.append(preprocessing(_decode(data, limits)))
+            content = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
+            digests.append(hashlib.sha256(content).hexdigest()[:16])
         except ImageError as error:
-            errors.append({"index": index, "code": error.code, "message": str(error)})
-    if errors:
-        others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise RequestError(
-            422,
-            "bad_image",
-            f"image {errors[0]['index']} of {len(items)} cannot be classified: {errors[0]['message']}{others}",
-            images=errors,
-        )
-    return pictures
+            name = names[index] if names else f"image {index}"
+            faults.append({"index": index, "name": name, "code": error.code, "message": str(error)})
+    if faults:
+        told = "; ".join(f"{fault['name']}: {fault['message'].removeprefix('image: ')}" for fault in faults[:3])
+        more = f" And {len(faults) - 3} more." if len(faults) > 3 else ""
+        raise RequestError(422, "bad_image", f"{told}{more}", images=faults)
+    return pixels, digests
+
+
+def _decode_base64(text: str) -> bytes:
+    head, comma, tail = text.partition(",") if text.startswith("data:") else ("", "", text)
+    if head and not (comma and head.endswith(";base64")):
+        raise ImageError("bad_value", "image: a data: URL must be in base64.")
+    try:
+        return base64.b64decode("".join(tail.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise ImageError("bad_value", "image: the text must be base64.") from None
+
+
+def _decode(data: object, limits: ImageLimits) -> Pixels:
+    if isinstance(data, list):
+        _require_numbers(data)
+        return read_array(data, limits)
+    if not isinstance(data, bytes):
+        raise ImageError("bad_value", f"image: must be text or nested lists, got {type(data).__name__}.")
+    return read_npy(data, limits) if data.startswith(_NPY_MAGIC) else decode_image(data, limits)
 
 
 def read_npy(data: bytes, limits: ImageLimits) -> Pixels:
-    """Read an npy file as an image.
+    """Read an npy file as an image; no memory is taken for it, and nothing in it is executed.
 
-    The header is checked against the number of bytes before memory is taken; nothing in the file is executed.
+    numpy's own reader parses the header as Python, which in Python 3.11 now and then fails when several threads
+    do so at once; and bytes from outside need no such power.
     """
     if len(data) > limits.max_bytes:
         raise ImageError(
             "too_many_bytes", f"image: {len(data):,} bytes, and at most {limits.max_bytes:,} are accepted."
         )
-    shape, by_columns, dtype, begin = _read_npy_header(data)
-    if dtype.kind not in "uif":
-        raise ImageError("not_an_array", f"image: an array must hold numbers, but holds {dtype}.")
-    if len(shape) not in (2, 3) or min(shape) < 1:
-        raise ImageError("wrong_shape", f"image: an array must be (height, width, 3), got {shape!r:.100}.")
-    content = memoryview(data)[begin:]
-    if math.prod(shape) * dtype.itemsize != len(content):
-        raise ImageError("broken", f"image: the npy file says {shape} of {dtype}, got {len(content):,} bytes.")
-    array = np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C")
-    return read_array(array, limits)
-
-
-def _read_npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, whether columns come first, type, and where the numbers begin.
-
-    numpy's own reader parses the header as Python, which in Python 3.11 now and then fails when several threads
-    do so at once; and bytes from outside need no such power.
-    """
     size = {b"\x01\x00": 2, b"\x02\x00": 4}.get(data[6:8], 0)
     begin = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
-    found = _NPY_HEADER.fullmatch(data[8 + size : min(begin, _NPY_HEADER_BYTES)])
+    header = _NPY_HEADER.fullmatch(data[8 + size : min(begin, _NPY_HEADER_BYTES)])
+    if not size or not header:
+        raise ImageError("not_an_array", "image: the bytes must be an npy file of version 1 or 2.")
     try:
-        if not data.startswith(_NPY_MAGIC) or not size or not found:
-            raise ValueError("no such header")
-        dtype = np.dtype(found["type"].decode())
-    except (TypeError, ValueError):
-        raise ImageError("not_an_array", "image: the bytes are no npy file of version 1 or 2.") from None
-    shape = tuple(int(side) for side in re.findall(rb"-?\d+", found["shape"]))
-    return shape, found["columns"] == b"True", dtype, begin
+        shape = [int(side) for side in re.findall(rb"\d+", header["shape"])]
+        numbers = np.frombuffer(data, np.dtype(header["type"].decode()), offset=begin)
+        array = numbers.reshape(shape, order="F" if header["columns"] == b"True" else "C")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ImageError("broken", f"image: the npy file is broken ({str(error)[:200]}).") from None
+    return read_array(array, limits)
 
 
 def _require_numbers(rows: list[Any]) -> None:
@@ -202,93 +292,14 @@ def _require_numbers(rows: list[Any]) -> None:
         raise ImageError("not_an_array", f"image: rows of pixels must hold numbers, but hold {names}.")
 
 
-def _one_line(header: str) -> str:
-    return " ".join(header.split())
-
-
-def _from_bytes(kind: str, data: bytes) -> Item:
-    return Item(data, is_array=kind == ARRAY_TYPE or (kind == BYTES_TYPE and data.startswith(_NPY_MAGIC)))
-
-
-def _require_count(count: int, limits: RequestLimits) -> None:
-    if count == 0:
-        raise RequestError(400, "no_images", "the request has no image; send at least one.")
-    if count > limits.max_images:
-        raise RequestError(
-            413,
-            "too_many_images",
-            f"the request has {count} images, and at most {limits.max_images} are accepted.",
-        )
-
-
-def _from_json(body: bytes, limits: RequestLimits) -> list[Item]:
-    if len(body) > limits.max_json_bytes:
-        raise RequestError(
-            413,
-            "body_too_large",
-            f"the JSON has {len(body):,} bytes, and at most {limits.max_json_bytes:,} are accepted; "
-            "multipart/form-data takes larger images.",
-        )
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(400, "bad_json", f"the body is no JSON ({str(error)[:200]}).") from error
-    images = document.get("images") if isinstance(document, dict) else None
-    if not isinstance(images, list):
-        raise RequestError(400, "bad_json", 'the JSON must look like {"images": [...]}.')
-    _require_count(len(images), limits)  # before work is done for each
-    return [_from_json_value(index, image) for index, image in enumerate(images)]
-
-
-def _from_json_value(index: int, image: Any) -> Item:
-    if isinstance(image, list):
-        return Item(image)
-    if not isinstance(image, str):
-        raise _bad_value(index, f"must be text or nested lists, got {type(image).__name__}")
-    head, comma, tail = image.partition(",") if image.startswith("data:") else ("", "", image)
-    if head and not (comma and head.endswith(";base64")):
-        raise _bad_value(index, "is a data: URL that is not base64")
-    try:
-        data = base64.b64decode("".join(tail.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _bad_value(index, "is not base64") from error
-    return _from_bytes(BYTES_TYPE, data)
-
-
-def _bad_value(index: int, reason: str) -> RequestError:
-    fault = {"index": index, "code": "bad_value", "message": f"image {reason}."}
-    return RequestError(422, "bad_image", f"image {index} {reason}.", images=[fault])
-
-
-def _from_multipart(body: bytes, boundary: str | None, limits: RequestLimits) -> list[Item]:
-    if not boundary or not boundary.isascii():
-        raise RequestError(400, "bad_multipart", "Content-Type multipart/form-data must name its boundary.")
-    mark = b"\r\n--" + boundary.encode()
-    # The first mark may start the body; a split costs no more than the parts that are accepted.
-    pieces = (b"\r\n" + body).split(mark, limits.max_images + 2)
-    if len(pieces) < 2:
-        raise RequestError(400, "bad_multipart", "the body does not have the boundary that Content-Type names.")
-    items: list[Item] = []
-    for piece in pieces[1:]:
-        if piece.startswith(b"--"):
-            return items
-        _require_count(len(items) + 1, limits)
-        items.append(_from_part(piece))
-    raise RequestError(400, "bad_multipart", "the last boundary is missing: the body is incomplete.")
-
-
-def _from_part(piece: bytes) -> Item:
-    _, newline, rest = piece.partition(b"\r\n")
-    head, blank, data = (b"\r\n" + rest).partition(b"\r\n\r\n")
-    if not newline or not blank:
-        raise RequestError(400, "bad_multipart", "a part has no end of its headers.")
-    header = Message()
-    for line in head.decode("latin-1").split("\r\n"):
-        name, _, value = line.partition(":")
-        if name.strip().lower() == "content-type":
-            header["content-type"] = _one_line(value)
-            break
-    kind = header.get_content_type() if "content-type" in header else BYTES_TYPE
-    if kind not in (*IMAGE_TYPES, BYTES_TYPE, ARRAY_TYPE):
-        raise RequestError(415, "unsupported_type", f"a part must be an image, got {kind[:100]!r}.")
-    return _from_bytes(kind, data)
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _BINARY["schema"]}}}
+#: What OpenAPI says of the body.
+BODY = {
+    "required": True,
+    "content": {
+        **dict.fromkeys(FILE_TYPES, _BINARY),
+        "multipart/form-data": {"schema": _FILES},
+        "application/json": {"schema": PredictRequest.model_json_schema()},
+    },
+}

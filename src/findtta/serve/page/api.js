@@ -4,7 +4,7 @@ const KEY = "findtta-api-key";
 
 export class Problem extends Error {
   /**
-   * @param {string} message In words, for whoever looks at the page.
+   * @param {string} message Shown on the page.
    * @param {{status?: number, images?: {index: number, name: string, message: string}[]}} details
    */
   constructor(message, { status = 0, images = [] } = {}) {
@@ -28,18 +28,18 @@ export async function ask(path, body) {
   const key = sessionStorage.getItem(KEY);
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   if (body) headers["Content-Type"] = "application/json";
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
   } catch {
     throw new Problem("The server cannot be reached. Is it still running?");
   }
-  const content = await answer.json().catch(() => null);
-  if (!answer.ok) {
+  const content = await response.json().catch(() => null);
+  if (!response.ok) {
     const error = content?.error ?? {};
-    const message = error.message ?? `The server answered with status ${answer.status}.`;
-    throw new Problem(message, { status: answer.status, images: error.images });
+    const message = error.message ?? `The server responded with status ${response.status}.`;
+    throw new Problem(message, { status: response.status, images: error.images });
   }
-  if (content === null) throw new Problem("The answer of the server is not JSON.", { status: answer.status });
+  if (content === null) throw new Problem("The response of the server is not JSON.", { status: response.status });
   return content;
 }

@@ -1,11 +1,11 @@
 /** From the files that somebody drops to what is sent. */
 
-// The server takes the middle square of a picture and scales it anyway; sending whole photos at each move of the
+// The model gets a small centre crop anyway; sending whole photos at each move of the
 // slider would only make the page slow, and 64 of them would be more than a request may hold.
 const SEND_AS_IS = 128 * 1024;
 const SIDE = 384;
 
-/** Read a file as a data: URL, large photos scaled down. What is no image is left for the server to refuse. */
+/** Read a file as a data: URL, large photos scaled down. What is not an image is left for the server to refuse. */
 export async function readFile(file) {
   const blob = file.size > SEND_AS_IS ? ((await scaledDown(file)) ?? file) : file;
   return dataUrl(blob);
@@ -27,7 +27,7 @@ async function scaledDown(file) {
     bitmap.close();
     return await new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.92));
   } catch {
-    return null; // a format that the browser does not know
+    return null; // a format that the browser cannot decode
   }
 }
 

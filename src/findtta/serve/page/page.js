@@ -1,7 +1,7 @@
-/** The page at /: which images, corrupted how, and what to show of the answer. */
+/** The page at /: which images, corrupted how, and what to show of the result. */
 
 import { Problem, ask, useKey } from "./api.js";
-import { showAnswers, showOnlyDifferent, summary } from "./answers.js";
+import { showOnlyDifferent, showPredictions, summary } from "./predictions.js";
 import { byId, inWords, make, methodName, plural } from "./dom.js";
 import { forgetBatches, noteBatch, showDrift } from "./drift.js";
 import { readFile } from "./files.js";
@@ -37,7 +37,7 @@ function soon() {
 async function compare() {
   timer = 0;
   changed = asking;
-  if (asking) return; // the newest state is asked for when the answer is there
+  if (asking) return; // the newest state is asked for when the response is there
   const wanted = images;
   if (!wanted.length) return showNothing();
   const severity = Number(byId("severity").value);
@@ -50,7 +50,7 @@ async function compare() {
       severity,
       seed,
     });
-    // Meanwhile images may have come or gone; an answer that does not fit is not shown.
+    // Meanwhile images may have come or gone; a result that does not fit is not shown.
     if (wanted === images) show(result, wanted, severity);
   } catch (problem) {
     await explain(problem, wanted);
@@ -63,13 +63,13 @@ async function compare() {
 
 function show(result, shown, severity) {
   byId("empty").hidden = true;
-  for (const id of ["answers", "groups", "parts"]) byId(id).hidden = false;
+  for (const id of ["predictions", "groups", "parts"]) byId(id).hidden = false;
   const unknown = shown.some((image) => image.label !== null && !result.labels.includes(image.label));
   const note = byId("samples-note");
   note.hidden = !unknown;
-  note.textContent = "This model does not know the classes of the samples, so nothing is marked right or wrong.";
+  note.textContent = "This model does not know the classes of the samples, so nothing is marked correct or wrong.";
   byId("status").textContent = summary(result, shown, severity);
-  showAnswers(result, shown, (image) => setImages(images.filter((other) => other !== image)));
+  showPredictions(result, shown, (image) => setImages(images.filter((other) => other !== image)));
   showGroups(result);
   noteBatch(result, severity);
 }
@@ -77,7 +77,7 @@ function show(result, shown, severity) {
 function showNothing() {
   showBusy();
   byId("empty").hidden = false;
-  for (const id of ["answers", "groups", "parts"]) byId(id).hidden = true;
+  for (const id of ["predictions", "groups", "parts"]) byId(id).hidden = true;
   byId("status").textContent = "";
 }
 
@@ -181,9 +181,9 @@ function prepare(offered, kinds) {
 }
 
 function sampleButton(sample, index) {
-  const picture = make("img", { src: sample.data, alt: sample.name, width: 33, height: 33 });
+  const image = make("img", { src: sample.data, alt: sample.name, width: 33, height: 33 });
   const attributes = { type: "button", "aria-pressed": "false", "data-index": index, title: sample.name };
-  return make("li", {}, make("button", { ...attributes, onclick: () => toggleSample(sample) }, picture));
+  return make("li", {}, make("button", { ...attributes, onclick: () => toggleSample(sample) }, image));
 }
 
 function listenToFiles() {

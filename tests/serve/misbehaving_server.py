@@ -1,4 +1,4 @@
-"""A prediction server that answers like the real one, except where a test wants it to misbehave."""
+"""A prediction server that responds like the real one, except where a test wants it to misbehave."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ Misbehaviour = Callable[["Stub", web.Request, str], Awaitable[web.StreamResponse
 
 
 class Stub:
-    """Counts what it gets; ``misbehave`` sees each request first, and what it returns is the answer."""
+    """Counts what it gets; ``misbehave`` sees each request first, and what it returns is the response."""
 
     def __init__(self, misbehave: Misbehaviour | None = None) -> None:
         self.misbehave = misbehave
@@ -53,9 +53,9 @@ class Stub:
             self.ids.append(request_id)
             self.authorizations.add(request.headers.get("Authorization"))
             if self.misbehave:
-                answer = await self.misbehave(self, request, request_id)
-                if answer is not None:
-                    return answer
+                response = await self.misbehave(self, request, request_id)
+                if response is not None:
+                    return response
             return await self.honest(request, request_id)
         finally:
             self.at_once -= 1
@@ -69,7 +69,7 @@ class Stub:
         except Exception as problem:
             return error(415 if isinstance(problem, TypeError) else 422, repr(problem)[:100])
         self.digests += digests
-        return answer(request_id, digests)
+        return respond(request_id, digests)
 
 
 async def read_images(request):
@@ -97,7 +97,7 @@ def classified(kind, data):
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def answer(request_id, digests, **changes):
+def respond(request_id, digests, **changes):
     prediction = {"label": "star", "index": 4, "confidence": 0.5, "probabilities": [], "group": 0, "drift": 0.0}
     predictions = [{**prediction, "digest": digest, **changes} for digest in digests]
     return web.json_response({"predictions": predictions, "request_id": request_id})
@@ -108,7 +108,7 @@ def error(status, code, **headers):
 
 
 async def hang_up(request):
-    """Close the connection without an answer, as a killed server does."""
+    """Close the connection without a response, as a killed server does."""
     request.transport.abort()
     await asyncio.sleep(0)
     return web.Response()

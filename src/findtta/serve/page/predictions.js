@@ -1,12 +1,12 @@
-/** The answers: how many are right, and a card for each image. */
+/** The predictions: how many are correct, and a card for each image. */
 
 import { byId, inWords, make, methodName, plural, spoken } from "./dom.js";
 
 const percent = (share) => (share === null ? "unknown" : `${Math.round(100 * share)}%`);
 
 /** Draw the totals and the cards. */
-export function showAnswers(result, images, remove) {
-  const rows = result.images.map((answer, index) => ({ ...answer, ...truth(images[index], answer, result.labels) }));
+export function showPredictions(result, images, remove) {
+  const rows = result.images.map((row, index) => ({ ...row, ...truth(images[index], row, result.labels) }));
   const method = methodName(result.method);
   byId("totals").replaceChildren(...totals(rows, method));
   byId("cards").replaceChildren(...rows.map((row, index) => card(row, method, () => remove(images[index]))));
@@ -23,7 +23,7 @@ export function showOnlyDifferent() {
 
 /** Say in one sentence what came out. */
 export function summary(result, images, severity) {
-  const rows = result.images.map((answer, index) => truth(images[index], answer, result.labels));
+  const rows = result.images.map((row, index) => truth(images[index], row, result.labels));
   const kinds = new Set(result.images.map((image) => image.corruption));
   const [kind] = kinds;
   const what =
@@ -31,21 +31,21 @@ export function summary(result, images, severity) {
       ? "not corrupted"
       : `${kinds.size > 1 ? plural(kinds.size, "corruption") : inWords(kind)} at severity ${severity}`;
   const known = rows.filter((row) => row.known);
-  const right = known.length
-    ? ` Source has ${known.filter((row) => row.sourceRight).length} of ${known.length} right, ` +
-      `${methodName(result.method)} ${known.filter((row) => row.findRight).length}.`
+  const correct = known.length
+    ? ` Correct: source ${known.filter((row) => row.sourceCorrect).length} of ${known.length}, ` +
+      `${methodName(result.method)} ${known.filter((row) => row.findCorrect).length}.`
     : "";
-  return `${plural(rows.length, "image")}, ${what}.${right}`;
+  return `${plural(rows.length, "image")}, ${what}.${correct}`;
 }
 
-function truth(image, answer, labels) {
+function truth(image, row, labels) {
   const known = image.label !== null && labels.includes(image.label);
   return {
     truth: image.label,
     known,
-    sourceRight: known && answer.source.label === image.label,
-    findRight: known && answer.find.label === image.label,
-    different: answer.source.label !== answer.find.label,
+    sourceCorrect: known && row.source.label === image.label,
+    findCorrect: known && row.find.label === image.label,
+    different: row.source.label !== row.find.label,
   };
 }
 
@@ -56,14 +56,14 @@ function totals(rows, method) {
     return [total("Different labels", `${different} of ${rows.length}`, different / rows.length, "plain")];
   }
   const count = (test) => known.filter(test).length;
-  const source = count((row) => row.sourceRight);
-  const find = count((row) => row.findRight);
-  const gained = count((row) => row.findRight && !row.sourceRight);
-  const lost = count((row) => row.sourceRight && !row.findRight);
+  const source = count((row) => row.sourceCorrect);
+  const find = count((row) => row.findCorrect);
+  const gained = count((row) => row.findCorrect && !row.sourceCorrect);
+  const lost = count((row) => row.sourceCorrect && !row.findCorrect);
   return [
-    total("Source, right", `${source} of ${known.length}`, source / known.length, "source"),
-    total(`${method}, right`, `${find} of ${known.length}`, find / known.length, "find"),
-    total(`What ${method} changed`, `${gained} gained, ${lost} lost`, null, "plain"),
+    total("Source, correct", `${source} of ${known.length}`, source / known.length, "source"),
+    total(`${method}, correct`, `${find} of ${known.length}`, find / known.length, "find"),
+    total(`Changed by ${method}`, `${gained} gained, ${lost} lost`, null, "plain"),
   ];
 }
 
@@ -83,14 +83,14 @@ function card(row, method, remove) {
   const drift = row.drift === null ? "" : ` · drift ${row.drift.toPrecision(2)}`;
   return make(
     "li",
-    { class: row.different ? "answer different" : "answer" },
+    { class: row.different ? "prediction different" : "prediction" },
     make("img", { src: row.corrupted, alt: `${row.name}, ${kind}`, width: 96, height: 96 }),
     make("div", { class: "what" }, make("h3", { title: row.name }, row.name), make("p", {}, `${kind}${drift}`)),
     make(
       "div",
       { class: "verdicts" },
-      verdict("Source", row.source, row.known, row.sourceRight, "source"),
-      verdict(method, row.find, row.known, row.findRight, "find"),
+      verdict("Source", row.source, row.known, row.sourceCorrect, "source"),
+      verdict(method, row.find, row.known, row.findCorrect, "find"),
       more(row, method),
     ),
     make(
@@ -101,33 +101,33 @@ function card(row, method, remove) {
   );
 }
 
-function verdict(who, answer, known, right, kind) {
+function verdict(who, prediction, known, correct, kind) {
   const mark = known
     ? make(
         "span",
-        { class: right ? "mark right" : "mark wrong" },
-        make("span", { "aria-hidden": "true" }, right ? "✓" : "✗"),
-        spoken(right ? " right" : " wrong"),
+        { class: correct ? "mark correct" : "mark wrong" },
+        make("span", { "aria-hidden": "true" }, correct ? "✓" : "✗"),
+        spoken(correct ? " correct" : " wrong"),
       )
     : null;
   return make(
     "div",
     { class: `verdict ${kind}` },
     make("span", { class: "who" }, who),
-    make("span", { class: "label", title: answer.label }, answer.label),
+    make("span", { class: "label", title: prediction.label }, prediction.label),
     mark ?? make("span"),
-    make("span", { class: "percent" }, percent(answer.confidence)),
-    bar(answer.confidence),
+    make("span", { class: "percent" }, percent(prediction.confidence)),
+    bar(prediction.confidence),
   );
 }
 
 function more(row, method) {
-  const list = (who, answer) =>
+  const list = (who, prediction) =>
     make(
       "div",
       {},
       make("h4", {}, who),
-      make("ol", {}, ...answer.top.map((entry) => make("li", {}, `${entry.label} ${percent(entry.confidence)}`))),
+      make("ol", {}, ...prediction.top.map((entry) => make("li", {}, `${entry.label} ${percent(entry.confidence)}`))),
     );
   return make(
     "details",

@@ -8,8 +8,9 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
+pytest.importorskip("python_multipart")
 
-import httpx
+import asgi
 import numpy as np
 import page_server
 from hypothesis import given
@@ -18,10 +19,10 @@ from hypothesis import strategies as st
 from findtta.data.corruptions import corrupt
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.data.shapes import draw
-from findtta.images import ImageLimits, decode_image
-from findtta.serve import compare
-from findtta.serve.requests import RequestError
-from findtta.serve.settings import Settings
+from findtta.images import decode_image
+from findtta.serve import Settings, pages
+from findtta.serve.requests import RequestError, parse_json
+from findtta.serve.settings import MEBIBYTE
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +30,17 @@ def app():
     return page_server.app(Settings())
 
 
-def ask(app, path, content=None, **options):
-    async def send():
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await (client.get(path) if content is None else client.post(path, content=content, **options))
-
-    return asyncio.run(send())
+def ask(app, path, content=None):
+    method = "GET" if content is None else "POST"
+    return asyncio.run(asgi.ask(app, method, path, (content or "").encode()))
 
 
 def shapes(count):
     return draw(np.arange(count))
 
 
-def body(pictures, **fields):
-    images = [{"name": f"shape {row}", "data": compare.png_url(picture)} for row, picture in enumerate(pictures)]
+def body(images, **fields):
+    images = [{"name": f"shape {row}", "data": pages.png_url(image)} for row, image in enumerate(images)]
     return json.dumps({"images": images, **fields})
 
 
@@ -81,10 +78,10 @@ def test_corruptions_are_the_fifteen_of_the_benchmark(app):
     assert given["severities"] == [0, 1, 2, 3, 4, 5]
 
 
-def test_both_answers_are_those_of_predictors_on_the_corrupted_batch(app):
-    pictures = shapes(12)
-    result = compared(app, pictures, corruption="fog", severity=4, seed=3)
-    corrupted = corrupt(pictures, "fog", 4, seed=3)
+def test_both_predictions_are_those_of_predictors_on_the_corrupted_batch(app):
+    images = shapes(12)
+    result = compared(app, images, corruption="fog", severity=4, seed=3)
+    corrupted = corrupt(images, "fog", 4, seed=3)
     assert np.array_equal([pixels(image["corrupted"]) for image in result["images"]], corrupted)
     for key, method in (("source", "source"), ("find", "find")):
         predictor = Settings(method=method).predictor()
@@ -108,15 +105,15 @@ def test_both_answers_are_those_of_predictors_on_the_corrupted_batch(app):
 
 @pytest.mark.parametrize("fields", [{"severity": 0}, {"corruption": "none", "severity": 5}])
 def test_severity_0_and_no_corruption_leave_the_images_alone(app, fields):
-    pictures = shapes(4)
-    result = compared(app, pictures, **fields)
-    assert np.array_equal([pixels(image["corrupted"]) for image in result["images"]], pictures)
+    images = shapes(4)
+    result = compared(app, images, **fields)
+    assert np.array_equal([pixels(image["corrupted"]) for image in result["images"]], images)
     assert {image["corruption"] for image in result["images"]} == {"none"}
 
 
 def test_the_seed_decides_everything(app):
-    pictures = shapes(6)
-    first, same, other = (compared(app, pictures, severity=5, seed=seed) for seed in (1, 1, 2))
+    images = shapes(6)
+    first, same, other = (compared(app, images, severity=5, seed=seed) for seed in (1, 1, 2))
     assert first == same
     assert [image["corrupted"] for image in first["images"]] != [image["corrupted"] for image in other["images"]]
 
@@ -137,7 +134,7 @@ def test_an_image_that_cannot_be_read_is_named_among_the_others(app):
     error = answer.json()["error"]
     assert [(image["index"], image["name"], image["code"]) for image in error["images"]] == [
         (1, "notes.txt", "not_an_image"),
-        (2, "odd.png", "not_base64"),
+        (2, "odd.png", "bad_value"),
     ]
     assert "notes.txt" in error["message"]
 
@@ -147,17 +144,18 @@ def test_what_is_wrong_with_a_request_is_said(app):
     assert "JSON" in refused(app, "{", 400, "bad_json")
     assert "images" in refused(app, "{}", 422, "bad_value")
     assert "object" in refused(app, "[1]", 422, "bad_value")
-    assert "images[0]" in refused(app, '{"images": [3]}', 422, "bad_value")
+    assert "images.0" in refused(app, '{"images": [3]}', 422, "bad_value")
+    assert "JSON" in refused(app, '{"images": [{"name": "\\ud800", "data": ""}]}', 400, "bad_json")
     assert "'fog'" in refused(app, json.dumps({"images": one, "corruption": "fogg"}), 422, "bad_value")
-    assert "from 0 to 5" in refused(app, json.dumps({"images": one, "severity": 6}), 422, "bad_value")
+    assert "severity" in refused(app, json.dumps({"images": one, "severity": 6}), 422, "bad_value")
     assert "seed" in refused(app, json.dumps({"images": one, "seed": True}), 422, "bad_value")
-    assert "'sede'" in refused(app, json.dumps({"images": one, "sede": 1}), 422, "bad_value")
+    assert "sede" in refused(app, json.dumps({"images": one, "sede": 1}), 422, "bad_value")
     assert "at most 64" in refused(app, json.dumps({"images": one * 65}), 413, "too_many_images")
 
 
 def test_the_limits_of_the_server_hold_here_too():
     small = page_server.app(
-        Settings(max_json_bytes=20_000, limits=ImageLimits(max_bytes=10_000, max_pixels=32 * 32))
+        Settings(max_json_mb=20_000 / MEBIBYTE, max_image_mb=10_000 / MEBIBYTE, max_pixels=32 * 32)
     )
     assert "20,000" in refused(small, body(shapes(16)), 413, "body_too_large")
     large = body([np.zeros((33, 33, 3), np.uint8)])
@@ -167,10 +165,8 @@ def test_the_limits_of_the_server_hold_here_too():
 
 def test_more_comparisons_than_wait_are_asked_to_come_back(app):
     async def all_at_once():
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            content = body(shapes(16))
-            return await asyncio.gather(*(client.post("/v1/compare", content=content) for _ in range(8)))
+        content = body(shapes(16)).encode()
+        return await asyncio.gather(*(asgi.ask(app, "POST", "/v1/compare", content) for _ in range(8)))
 
     answers = asyncio.run(all_at_once())
     statuses = [answer.status_code for answer in answers]
@@ -180,33 +176,27 @@ def test_more_comparisons_than_wait_are_asked_to_come_back(app):
     assert ask(app, "/v1/compare", body(shapes(1))).status_code == 200  # all places are free again
 
 
-def test_names_that_are_no_text_do_no_harm(app):
-    images = [{**json.loads(body(shapes(1)))["images"][0], "name": "\ud800<b>"}]
-    result = ask(app, "/v1/compare", json.dumps({"images": images})).json()
-    assert result["images"][0]["name"] == "?<b>"
-
-
 @pytest.mark.parametrize("count", [1, 15, 16, 40])
 def test_a_mixture_uses_every_corruption_before_one_comes_again(count):
-    names = compare.mixture(count, seed=5)
+    names = pages.mixture(count, seed=5)
     assert len(names) == count
     for start in range(0, count, 15):
         part = names[start : start + 15]
         assert len(set(part)) == len(part)
     assert set(names) <= set(MAIN_CORRUPTIONS)
-    assert compare.mixture(64, 5)[:count] == names
+    assert pages.mixture(64, 5)[:count] == names
 
 
 def test_in_a_mixed_batch_each_image_gets_what_it_would_get_alone():
-    pictures = shapes(20)
-    result, names = compare.corrupt_each(pictures, "mixed", 3, seed=9)
+    images = shapes(20)
+    result, names = pages.corrupt_each(images, "mixed", 3, seed=9)
     for row, name in enumerate(names):
-        assert np.array_equal(result[row], corrupt(pictures[row : row + 1], name, 3, seed=9, index=[row])[0])
+        assert np.array_equal(result[row], corrupt(images[row : row + 1], name, 3, seed=9, index=[row])[0])
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12))
 def test_groups_are_numbered_as_they_appear(labels):
-    numbers = compare.number_groups(np.array([labels, [-1] * len(labels)]).T)
+    numbers = pages.number_groups(np.array([labels, [-1] * len(labels)]).T)
     order = list(dict.fromkeys(labels))
     assert numbers[:, 0].tolist() == [order.index(label) + 1 for label in labels]
     assert not numbers[:, 1].any()
@@ -224,7 +214,7 @@ FIELDS = st.fixed_dictionaries({}, optional={name: JSON for name in ("images", "
 def test_whatever_comes_is_read_or_refused_with_a_reason(content):
     reason = None
     try:
-        request = compare.parse_request(content)
+        request = parse_json(pages.CompareRequest, content)
     except RequestError as error:
         reason = error
     if reason is None:

@@ -1,4 +1,4 @@
-"""What is counted while the server runs, as Prometheus reads it."""
+"""Metrics of a running server, in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from findtta.serve.model import BatchAnswer
+from findtta.predictor import Predictions
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -16,83 +17,74 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _NEWEST = 0.05
 
 
-class Metrics:
-    """Counters of one server; nothing is shared with others in the same process.
+class Telemetry:
+    """Metrics of one server; nothing is shared with others in the same process.
 
     Args:
-        layers: The names of the layers that are watched.
+        layers: The names of the layers whose groups and drift are recorded.
         labels: The names of the classes.
     """
 
     def __init__(self, layers: Sequence[str], labels: Sequence[str]) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         self._layers = tuple(layers)
         self._labels = tuple(labels)
         self._requests = Counter(
-            "findtta_requests", "Requests by path and status.", ("path", "status"), registry=self._registry
+            "findtta_requests", "Requests by path and status.", ("path", "status"), registry=registry
         )
         self._seconds = Histogram(
             "findtta_request_seconds",
-            "From the first byte of a prediction's request to its answer.",
+            "Time from the first byte of a request to its predictions.",
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
-        self._batch_size = Histogram(
-            "findtta_batch_size", "Images per batch.", buckets=_SIZES, registry=self._registry
-        )
+        self._batch_size = Histogram("findtta_batch_size", "Images per batch.", buckets=_SIZES, registry=registry)
         self._batch_groups = Histogram(
-            "findtta_batch_groups",
-            "Groups that a batch fell into, averaged over its layers.",
-            buckets=_SIZES,
-            registry=self._registry,
+            "findtta_batch_groups", "Groups per batch, mean over the layers.", buckets=_SIZES, registry=registry
         )
-        self._classes = Counter("findtta_predictions", "Answers by class.", ("label",), registry=self._registry)
+        self._classes = Counter("findtta_predictions", "Predictions by class.", ("label",), registry=registry)
         self._layer_groups = Gauge(
-            "findtta_layer_groups", "Groups per batch, moving mean.", ("layer",), registry=self._registry
+            "findtta_layer_groups", "Groups per batch, moving mean.", ("layer",), registry=registry
         )
         self._layer_drift = Gauge(
             "findtta_layer_drift",
-            "Divergence of samples from the training data, moving mean over batches.",
+            "KL divergence of samples from the training data, moving mean over batches.",
             ("layer",),
-            registry=self._registry,
+            registry=registry,
         )
-        self._queue = Gauge(
-            "findtta_queue_images", "Images that wait or are being classified.", registry=self._registry
-        )
+        self._queue = Gauge("findtta_queue_images", "Images that wait or are being predicted.", registry=registry)
         self._retries = Counter(
-            "findtta_batch_retries", "Batches asked for again after a copy died.", registry=self._registry
+            "findtta_batch_retries", "Batches sent again after a replica died.", registry=registry
         )
         self._replicas = Counter(
             "findtta_replicas_seen",
-            "Copies of the model that answered so far; a copy started in place of a dead one counts anew.",
-            registry=self._registry,
+            "Replicas that have predicted so far; the replacement of a dead one counts anew.",
+            registry=registry,
         )
         self._seen: set[str] = set()
         self._means: dict[tuple[Gauge, str], float] = {}
 
     def count_request(self, path: str, status: int) -> None:
-        """Count an answer to a request."""
+        """Count the response to a request."""
         self._requests.labels(path, str(status)).inc()
 
     def count_seconds(self, seconds: float) -> None:
-        """Count how long a prediction took."""
+        """Count how long a request for predictions took."""
         self._seconds.observe(seconds)
 
     def count_retry(self) -> None:
-        """Count a batch that is asked for again."""
+        """Count a batch that is sent again."""
         self._retries.inc()
 
-    def watch_queue(self, size: int) -> None:
-        """Note the length of the queue."""
-        self._queue.set(size)
-
-    def count_batch(self, answer: BatchAnswer) -> None:
-        """Count one batch; call it once for each."""
-        predictions = answer.predictions
-        self._batch_size.observe(len(predictions.probabilities))
-        if answer.replica not in self._seen:
-            self._seen.add(answer.replica)
+    def count_replica(self, replica: str) -> None:
+        """Count a replica the first time that it predicts."""
+        if replica not in self._seen:
+            self._seen.add(replica)
             self._replicas.inc()
+
+    def count_batch(self, predictions: Predictions) -> None:
+        """Count one batch; call it once for each."""
+        self._batch_size.observe(len(predictions.probabilities))
         for index, count in zip(*np.unique(predictions.indices, return_counts=True), strict=True):
             self._classes.labels(self._labels[index]).inc(int(count))
         groups = _groups_per_layer(predictions.groups)
@@ -110,11 +102,12 @@ class Metrics:
         mean = self._means[gauge, name] = before + _NEWEST * (value - before)
         gauge.labels(name).set(mean)
 
-    def text(self) -> bytes:
-        """Return everything in Prometheus' text format."""
+    def text(self, queue: int) -> bytes:
+        """Return everything in Prometheus' text format, with the present length of the queue."""
+        self._queue.set(queue)
         return generate_latest(self._registry)
 
 
-def _groups_per_layer(groups: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> list[float]:
-    """Return how many groups each layer made; NaN where it made none."""
+def _groups_per_layer(groups: NDArray[np.int64]) -> list[float]:
+    """Return the number of groups in each layer; NaN where a layer makes none."""
     return [math.nan if (column < 0).any() else float(len(np.unique(column))) for column in groups.T]

@@ -1,0 +1,220 @@
+"""Where the model runs: the interface that the HTTP side asks for batches, and Ray Serve behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from findtta._extras import require
+from findtta._ray import Place, start_ray
+from findtta.errors import FindTTAError
+from findtta.images import Pixels, Preprocessing
+from findtta.predictor import Predictions, Predictor
+from findtta.serve.settings import MEBIBYTE, Settings
+from findtta.serve.telemetry import Telemetry
+
+APP_NAME = "findtta"
+DEPLOYMENT_NAME = "Model"
+#: Batches that a replica may hold: the one it computes, the next one, and room for retries.
+_ONGOING = 4
+_QUIET = {"enable_access_log": False, "log_level": "ERROR"}
+
+
+class Unavailable(FindTTAError):
+    """No replica of the model could be reached in time."""
+
+
+class Engine(Protocol):
+    """Predicts batches, wherever the model runs."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the model can be reached."""
+
+    async def predict(self, images: Pixels) -> Predictions:
+        """Predict a batch of preprocessed images; raises ``Unavailable`` if no model can be reached."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What clients may know about a model.
+
+    Attributes:
+        model: Its name, without the folder of a file.
+        method: The method that adapts it.
+        options: The method's options.
+        labels: The names of the classes.
+        layers: The names of the layers whose groups and drift are recorded.
+        preprocessing: How images become its inputs.
+    """
+
+    model: str
+    method: str
+    options: dict[str, Any]
+    labels: tuple[str, ...]
+    layers: tuple[str, ...]
+    preprocessing: Preprocessing
+
+    @classmethod
+    def of(cls, settings: Settings, predictor: Predictor) -> Description:
+        """Describe a loaded model."""
+        return cls(
+            model=settings.model_name,
+            method=settings.method,
+            options={key: str(value) for key, value in vars(predictor.adapted.options).items()},
+            labels=_distinct(predictor.labels),
+            layers=predictor.layers,
+            preprocessing=predictor.preprocess,
+        )
+
+
+def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
+    """Tell classes of one name apart by their numbers, since predictions are keyed by name."""
+    repeated = {label for label, count in Counter(labels).items() if count > 1}
+    return tuple(f"{label} ({index})" if label in repeated else label for index, label in enumerate(labels))
+
+
+class Replica:
+    """One replica of the model, which predicts one batch at a time; Ray Serve runs it in its own process.
+
+    Args:
+        settings: Of the server.
+        place: Where relative paths of the settings start.
+    """
+
+    def __init__(self, settings: Settings, place: Place) -> None:
+        place.enter()
+        # A thread of its own leaves the event loop free to answer Ray Serve's health checks.
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(settings.threads,))
+        self._predictor = self._thread.submit(settings.predictor).result()
+        if not self._predictor.adapted.stateful:  # pay for the first call now, unless the model would remember it
+            blank = np.zeros((2, *self._predictor.preprocess.size, 3), np.uint8)
+            self._thread.submit(self._predictor, blank).result()
+        self._name = _replica_name()
+
+    async def predict(self, images: Pixels) -> tuple[Predictions, str]:
+        """Predict one batch; also returns the name of this replica."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._predictor, images), self._name
+
+
+def _replica_name() -> str:
+    serve = require("ray.serve", "serve", "serving")
+    return str(serve.get_replica_context().replica_id.unique_id)
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether a replica died or cannot be reached, rather than the batch being at fault."""
+    exceptions = require("ray.exceptions", "serve", "serving")
+    serve_exceptions = require("ray.serve.exceptions", "serve", "serving")
+    if isinstance(error, exceptions.RayTaskError):
+        return False  # raised by the model itself
+    return isinstance(error, exceptions.RayError | serve_exceptions.RayServeException)
+
+
+@dataclass
+class RayEngine:
+    """Asks replicas on Ray Serve, and asks again when one dies: a death costs time, not predictions.
+
+    Asking twice is harmless, since predictions depend on the images only.
+
+    Attributes:
+        call: Asks a replica for the predictions of a batch, and for its name.
+        telemetry: Counts retries and replicas.
+        patience_s: How long a batch is tried again.
+        is_death: Tells the death of a replica from an error that would come again.
+    """
+
+    call: Callable[[Pixels], Awaitable[tuple[Predictions, str]]]
+    telemetry: Telemetry
+    patience_s: float
+    is_death: Callable[[BaseException], bool] = is_death
+    _retrying: int = 0
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no batch is being tried again."""
+        return self._retrying == 0
+
+    async def predict(self, images: Pixels) -> Predictions:
+        """Predict one batch, with as many tries as it takes."""
+        loop = asyncio.get_running_loop()
+        end, pause, retrying = loop.time() + self.patience_s, 0.05, False
+        try:
+            while True:
+                try:
+                    predictions, replica = await self.call(images)
+                    self.telemetry.count_replica(replica)
+                    return predictions
+                except Exception as error:
+                    if not self.is_death(error):
+                        raise
+                    if loop.time() + pause >= end:
+                        raise Unavailable(str(error)) from error
+                self._retrying += not retrying
+                retrying = True
+                self.telemetry.count_retry()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 1.0)
+        finally:
+            self._retrying -= retrying
+
+
+@contextlib.contextmanager
+def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[RayEngine, str]]:
+    """Run replicas on Ray Serve for the block; gives the engine and Ray's address."""
+    ray_serve = require("ray.serve", "serve", "serving")
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    ray = start_ray(
+        settings.ray_address,
+        num_cpus=settings.most_replicas * settings.threads + 1,
+        extra="serve",
+        object_store_memory=512 * MEBIBYTE,
+    )
+    try:
+        ray_serve.start(proxy_location="Disabled", logging_config=_QUIET)
+        handle = ray_serve.run(_deployment(ray_serve, settings), name=APP_NAME, route_prefix=None)
+        address = str(ray.get_runtime_context().gcs_address)
+        yield RayEngine(handle.predict.remote, telemetry, settings.timeout_s), address
+    except RuntimeError as error:  # what Ray Serve raises when no replica starts
+        raise FindTTAError(f"the model could not be started on Ray Serve: {error}") from error
+    finally:
+        if settings.ray_address is not None:
+            with contextlib.suppress(Exception):  # the cluster may have stopped
+                ray_serve.delete(APP_NAME)
+        ray.shutdown()
+
+
+def _deployment(ray_serve: Any, settings: Settings) -> Any:
+    scaling: dict[str, Any] = {"num_replicas": settings.replicas}
+    if settings.most_replicas > settings.replicas:
+        scaling = {
+            "autoscaling_config": {
+                "min_replicas": settings.replicas,
+                "max_replicas": settings.most_replicas,
+                "target_ongoing_requests": 1,  # a request is a batch here
+                "upscale_delay_s": 5,
+            }
+        }
+    needs_gpu = settings.device.startswith("cuda")
+    deployment = ray_serve.deployment(
+        Replica,
+        name=DEPLOYMENT_NAME,
+        max_ongoing_requests=_ONGOING,
+        ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(needs_gpu)},
+        health_check_period_s=1,  # a dead replica is replaced soon
+        health_check_timeout_s=30,
+        graceful_shutdown_timeout_s=10,
+        logging_config=_QUIET,
+        **scaling,
+    )
+    return deployment.bind(settings, Place.here())

@@ -1,0 +1,293 @@
+"""What browsers see: the page at ``/``, its comparison of source model and method, and the list of endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import html
+import io
+import json
+import math
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, FastAPI, Request
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from findtta._io import finite
+from findtta.data.corruptions import corrupt
+from findtta.data.dataset import CLEAN, MAIN_CORRUPTIONS, SEVERITIES
+from findtta.data.randomness import sample_keys
+from findtta.data.shapes import shapes
+from findtta.errors import FindTTAError
+from findtta.images import Pixels
+from findtta.models.card import Classifier
+from findtta.options import require_known
+from findtta.predictor import Predictions, Predictor
+from findtta.serve.requests import RequestError, parse_json, read_images, reading, receive_json
+from findtta.serve.settings import Settings
+
+SAMPLES = 32
+MAX_IMAGES = 64
+NONE, MIXED = "none", "mixed"
+CHOICES = (NONE, MIXED, *MAIN_CORRUPTIONS)
+
+_FOLDER = Path(__file__).parent / "page"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_TOP = 5
+_LONGEST_NAME = 200
+_LARGEST_SEED = 2**63 - 1
+# Each comparison that waits holds a body in memory and a thread of the pool that the whole server shares.
+_MAX_WAITING = 4
+
+
+class NamedImage(BaseModel):
+    """An image file of a comparison: base64 or a ``data:`` URL, and what the sender calls it."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    data: Annotated[str, Field(description="base64, or a data: URL with base64")]
+    name: str = "image"
+
+
+class CompareRequest(BaseModel):
+    """What to compare."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    images: Annotated[list[NamedImage], Field(min_length=1, max_length=MAX_IMAGES)]
+    corruption: Annotated[str, Field(max_length=_LONGEST_NAME, json_schema_extra={"enum": list(CHOICES)})] = MIXED
+    severity: Annotated[int, Field(ge=0, le=max(SEVERITIES), description="0 leaves the images as they are")] = 5
+    seed: Annotated[int, Field(ge=-_LARGEST_SEED, le=_LARGEST_SEED)] = 0
+
+    @field_validator("corruption")
+    @classmethod
+    def _require_known(cls, name: str) -> str:
+        require_known("corruption", name, CHOICES)
+        return name
+
+    @classmethod
+    def schema_for_openapi(cls) -> dict[str, Any]:
+        """Return the JSON schema without references, which would point outside of an OpenAPI document."""
+        schema = cls.model_json_schema()
+        del schema["$defs"]
+        schema["properties"]["images"]["items"] = NamedImage.model_json_schema()
+        return schema
+
+
+class Comparison:
+    """The source model and the served method, side by side on the same images.
+
+    Both are built at the first call. Calls may come from several threads and are worked on one at a time. A
+    stateful method remembers the batches compared here, not those of other requests.
+
+    Args:
+        settings: Of the server.
+        model: The served model; loaded at the first call if not given.
+    """
+
+    def __init__(self, settings: Settings, model: Classifier | None = None) -> None:
+        self._settings = settings
+        self._model = model
+        self._lock = threading.Lock()
+        self._pair: tuple[Predictor, Predictor] | None = None
+
+    def __call__(self, request: CompareRequest) -> dict[str, Any]:
+        """Return the predictions of both.
+
+        Raises:
+            RequestError: If images cannot be read; it lists all of them.
+        """
+        names = [image.name[:_LONGEST_NAME] for image in request.images]
+        with self._lock:
+            source, method = self._predictors()
+            clean, _ = read_images(
+                [image.data for image in request.images], self._settings.image_limits, source.preprocess, names
+            )
+            images, corruptions = corrupt_each(np.stack(clean), request.corruption, request.severity, request.seed)
+            unadapted, adapted = source(images), method(images)
+        groups, drift = number_groups(adapted.groups), adapted.sample_drift
+        return {
+            "model": self._settings.model_name,
+            "method": self._settings.method,
+            "labels": list(method.labels),
+            "images": [
+                {
+                    "name": name,
+                    "corruption": corruptions[row],
+                    "corrupted": png_url(images[row]),
+                    "source": _prediction(unadapted, row, source.labels),
+                    "find": _prediction(adapted, row, method.labels),
+                    "group": [int(number) or None for number in groups[row]],
+                    "drift": float(drift[row]),
+                }
+                for row, name in enumerate(names)
+            ],
+            "layers": [
+                {"name": name, "groups": int(groups[:, column].max()), "drift": _mean(adapted.drift[:, column])}
+                for column, name in enumerate(method.layers)
+            ],
+        }
+
+    def _predictors(self) -> tuple[Predictor, Predictor]:
+        if self._pair is None:
+            model = self._model or self._settings.load_model()
+            source = dataclasses.replace(self._settings, method="source", options={})
+            self._pair = source.predictor(model), self._settings.predictor(model)
+        return self._pair
+
+
+def mixture(count: int, seed: int) -> list[str]:
+    """Return a corruption for each of ``count`` images: all fifteen in a random order, then all in another."""
+    rounds = range(-(-count // len(MAIN_CORRUPTIONS)))
+    positions = np.arange(len(MAIN_CORRUPTIONS))
+    orders = [np.argsort(sample_keys(seed, positions, "compare", number)) for number in rounds]
+    return [MAIN_CORRUPTIONS[position] for order in orders for position in order][:count]
+
+
+def corrupt_each(images: Pixels, corruption: str, severity: int, seed: int) -> tuple[Pixels, list[str]]:
+    """Return a batch with one of ``CHOICES`` applied, and the name of each image's corruption or ``"none"``."""
+    count = len(images)
+    if severity == 0 or corruption == NONE:
+        return images, [NONE] * count
+    names = mixture(count, seed) if corruption == MIXED else [corruption] * count
+    result = np.empty_like(images)
+    for name in dict.fromkeys(names):
+        rows = np.flatnonzero([name == other for other in names])
+        result[rows] = corrupt(images[rows], name, severity, seed=seed, index=rows)
+    return result, names
+
+
+def number_groups(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the groups of every layer (column) from 1, in order of appearance; 0 where there are none."""
+    numbers = np.zeros_like(labels)
+    for column, layer in enumerate(labels.T):
+        if (layer >= 0).all():
+            _, first, inverse = np.unique(layer, return_index=True, return_inverse=True)
+            numbers[:, column] = (np.argsort(np.argsort(first)) + 1)[inverse]
+    return numbers
+
+
+def png_url(image: Pixels) -> str:
+    """Return an image as a ``data:`` URL."""
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _prediction(predictions: Predictions, row: int, labels: Sequence[str]) -> dict[str, Any]:
+    probabilities = predictions.probabilities[row]
+    best = np.argsort(-probabilities, kind="stable")[:_TOP]
+    top = [{"label": labels[index], "confidence": float(probabilities[index])} for index in best]
+    return {**top[0], "top": top}
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def sample_images() -> list[dict[str, str]]:
+    """Return the built-in samples: drawn shapes, each with ``name``, ``label`` and ``data`` (a PNG data URL)."""
+    dataset = shapes(SAMPLES)
+    labels = [dataset.classes[label] for label in dataset.labels()]
+    images = dataset.images(CLEAN, np.arange(SAMPLES))
+    return [
+        {"name": f"{label} {number}", "label": label, "data": png_url(image)}
+        for number, (label, image) in enumerate(zip(labels, images, strict=True), 1)
+    ]
+
+
+def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
+    """Return the routes that the page asks: ``/v1/samples``, ``/v1/corruptions`` and ``/v1/compare``."""
+    routes = APIRouter(tags=["compare"])
+    places = asyncio.Semaphore(_MAX_WAITING)
+
+    @routes.get("/v1/samples", summary="Drawn shapes to try, with their true labels")
+    def samples() -> dict[str, Any]:
+        return {
+            "model": settings.model_name,
+            "method": settings.method,
+            "limits": {"images": MAX_IMAGES, "bytes": settings.image_limits.max_bytes},
+            "samples": sample_images(),
+        }
+
+    @routes.get("/v1/corruptions", summary="The corruptions that /v1/compare knows")
+    def corruptions() -> dict[str, Any]:
+        return {"corruptions": list(MAIN_CORRUPTIONS), "also": [MIXED, NONE], "severities": [0, *SEVERITIES]}
+
+    def work(body: bytes) -> bytes:
+        try:
+            return json.dumps(finite(comparison(parse_json(CompareRequest, body)))).encode()
+        except RequestError:
+            raise
+        except FindTTAError as error:
+            raise RequestError(422, "not_possible", str(error)) from error
+
+    schema = {"content": {"application/json": {"schema": CompareRequest.schema_for_openapi()}}, "required": True}
+
+    @routes.post(
+        "/v1/compare",
+        summary="Predictions of the source model and of the method for the same corrupted images",
+        openapi_extra={"requestBody": schema},
+    )
+    async def compare(request: Request) -> Response:
+        if places.locked():
+            raise RequestError(
+                503, "busy", "the server compares images of other clients; try again soon.", retry_after_s=1
+            )
+        async with places:
+            async with reading(settings.timeout_s):
+                body = await receive_json(request.stream(), settings.max_json_bytes)
+            # Reading and writing megabytes of JSON would hold up all other requests, too.
+            return Response(await run_in_threadpool(work, body), media_type="application/json")
+
+    return routes
+
+
+def add_pages(app: FastAPI) -> None:
+    """Serve the files of the page, and a list of the endpoints that works offline."""
+
+    def serve_file(file: Path) -> Callable[[Request], Any]:
+        async def respond(request: Request) -> Response:
+            return FileResponse(file, media_type=_TYPES[file.suffix], headers=_HEADERS)
+
+        return respond
+
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(_docs(app.openapi()), headers=_HEADERS)
+
+    for file in sorted(_FOLDER.iterdir()):
+        if file.suffix in _TYPES:
+            app.add_route(f"/{file.name}", serve_file(file))
+    app.add_route("/", serve_file(_FOLDER / "index.html"))
+    app.add_route("/docs", docs)
+
+
+def _docs(openapi: dict[str, Any]) -> str:
+    rows = []
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            text = operation.get("description") or operation.get("summary", "")
+            name = html.escape(f"{method.upper()} {path}")
+            rows.append(f"<h2><code>{name}</code></h2><p>{html.escape(text)}</p>")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>findtta: endpoints</title>'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"></head>'
+        f"<body><h1>findtta</h1><p>{html.escape(openapi['info'].get('summary', ''))}</p>"
+        '<p>For programs: <a href="/openapi.json">/openapi.json</a></p>'
+        f"{''.join(rows)}</body></html>"
+    )
