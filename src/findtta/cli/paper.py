@@ -14,16 +14,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from findtta.bench.executors import Task
+from findtta.bench.executors import Execution, Task
 from findtta.bench.plan import Planner
-from findtta.bench.schedule import label
 from findtta.bench.store import Store
-from findtta.cli.bench import INTERRUPTED
-from findtta.cli.execution import add_execution, chosen_executor
-from findtta.cli.run import MODELS
+from findtta.cli.flags import add_flags, given
+from findtta.cli.main import INTERRUPTED
+from findtta.cli.output import print_text
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
+from findtta.models.open import NAMES as MODELS
 from findtta.options import parse_assignments, split_list
 from findtta.paper.gather import gather
 from findtta.paper.items import DATASETS, NETWORKS, QUICK_IMAGES, Context, Item, Results, Setup, setup_from
@@ -86,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how_much.add_argument("--batch-size", type=int, metavar="N", help="samples per batch (default: 64)")
     how = parser.add_argument_group("how to run")
     how.add_argument("--device", default="cpu", help="where models run (default: cpu)")
-    how.add_argument("--threads", type=int, metavar="N", help="CPU threads of a run (default: all there are)")
-    add_execution(how)
+    add_flags(how, Execution)
+    how.add_argument("--retry-failed", action="store_true", help="run again what failed the last time")
     how.add_argument("--dry-run", action="store_true", help="only say how much would be run")
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -108,18 +108,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the items; the exit code is 1 if something in them failed."""
     if arguments.list:
-        _print(_listed(items()))
+        print_text(_listed(items()))
         return 0
     if not arguments.item:
         raise OptionError(f"item must be given: an item (see --list), or one of {', '.join(GROUPS)}.")
     chosen = list({item.id: item for name in arguments.item for item in find(name)}.values())
     context = _context(arguments)
     if arguments.dry_run:
-        _print(_planned(chosen, context))
+        print_text(_planned(chosen, context))
         return 0
     planner, store = Planner(), Store(arguments.runs)
     _check_setups(arguments, context, planner)
-    executor = chosen_executor(arguments, planner)
+    executor = Execution(**given(arguments, Execution)).make(planner)
     store.require_writable()
     out = arguments.out or store.folder / "paper"
     everything = Results()
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             document = item.document(context, everything)
             files = save(document, out)
-            _print(f"{terminal(document)}\n\nwritten: {', '.join(str(file) for file in files)}\n")
+            print_text(f"{terminal(document)}\n\nwritten: {', '.join(str(file) for file in files)}\n")
     except KeyboardInterrupt:
         print("stopped; the same command continues", file=sys.stderr)
         return INTERRUPTED
@@ -164,18 +164,18 @@ def _planned(chosen: Sequence[Item], context: Context) -> str:
 
 
 def _context(arguments: argparse.Namespace) -> Context:
-    given: dict[str, Any] = {"device": arguments.device, "command": _command(arguments)}
+    chosen: dict[str, Any] = {"device": arguments.device, "command": _command(arguments)}
     for name in ("images", "batch_size"):
         if getattr(arguments, name) is not None:
-            given[name] = getattr(arguments, name)
+            chosen[name] = getattr(arguments, name)
     if arguments.seeds is not None:
-        given["seeds"] = tuple(_seed(text) for text in split_list(arguments.seeds))
+        chosen["seeds"] = tuple(_seed(text) for text in split_list(arguments.seeds))
     if arguments.methods is not None:
-        given["methods"] = tuple(_method(name) for name in split_list(arguments.methods))
+        chosen["methods"] = tuple(_method(name) for name in split_list(arguments.methods))
     setups = _setups(arguments)
     if setups:
-        given["setups"] = setups
-    return Context.quickly(**given) if arguments.quick else Context(**given)
+        chosen["setups"] = setups
+    return Context.quickly(**chosen) if arguments.quick else Context(**chosen)
 
 
 def _seed(text: str) -> int:
@@ -308,18 +308,7 @@ def _bar(item: Item) -> Iterator[tuple[Any, Any]]:
             bar.total, bar.n = total, done
             bar.set_postfix_str(what)
 
-        def watch(task: Task, share: float) -> None:
-            bar.set_postfix_str(f"{label(task.spec)}: {share:.0%}")
+        def watch(task: Task, done: float, accuracy: float) -> None:
+            bar.set_postfix_str(f"{task.spec.label}: {done:.0%}")
 
         yield progress, watch
-
-
-def _print(text: str) -> None:
-    """Print what the terminal may not have all characters for."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = text.replace("±", "+-").replace("\N{GREEK SMALL LETTER ALPHA}", "alpha")
-        text = text.encode(encoding, "replace").decode(encoding)
-    print(text, flush=True)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from findtta.cli.run import MODELS
 from findtta.errors import OptionError
 from findtta.images import ImageLimits
+from findtta.models.open import NAMES as MODELS
 from findtta.options import parse_assignments
 from findtta.serve.settings import MEBIBYTE, Settings
 

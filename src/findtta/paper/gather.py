@@ -16,11 +16,9 @@ import torch
 
 import findtta
 from findtta._io import write_file
-from findtta.bench.executors import Executor, Serial, Task, Watch, ignore
+from findtta.bench.execute import schedule
+from findtta.bench.executors import Executor, Serial, Watch, ignore
 from findtta.bench.plan import Plan, Planner
-from findtta.bench.result import Result
-from findtta.bench.run import failure
-from findtta.bench.schedule import Schedule, carry_out, look_up
 from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
@@ -63,19 +61,23 @@ def gather(
     planner = planner or Planner()
     specs = _distinct([spec for item in items for spec in item.specs(context)])
     probes = _distinct([probe for item in items for probe in item.probes(context)])
-    runs, schedule = _plan(specs, store, planner, retry_failed, progress)
-    total = len(schedule.todo) + len(probes)
+    planned = schedule(
+        specs,
+        store,
+        planner,
+        retry_failed=retry_failed,
+        unplanned="return",  # not stored: the next time it may well be possible
+        progress=lambda spec: progress("planning", 0, len(specs)),
+    )
+    total = len(planned.todo) + len(probes)
     done = 0
-    for result in carry_out(schedule, store, executor or Serial(planner), watch):
-        if result.digest in runs.digests:
-            done += 1
-        runs.results[result.digest] = result
-        progress(_words(result), done, total)
+    for done, result in enumerate(planned.run(executor or Serial(planner), watch), start=1):
+        progress(RunSpec.from_dict(result.spec).label, done, total)
     readings = []
     for number, probe in enumerate(probes):
         progress(probe.kind.rpartition(":")[2], done + number, total)
         readings.append((probe, take(probe, store, planner, retry_failed=retry_failed)))
-    return Results(runs.pairs(), readings)
+    return Results(planned.pairs(), readings)
 
 
 def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = False) -> Reading:
@@ -104,45 +106,6 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
     reading = _take(probe, plan, digest)
     write_file(path, json.dumps(dataclasses.asdict(reading), indent=1, sort_keys=True).encode())
     return reading
-
-
-class _Runs:
-    """Runs with the digests of their results, and the results by digest."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[RunSpec, str]] = []
-        self.results: dict[str, Result] = {}
-
-    @property
-    def digests(self) -> set[str]:
-        return {digest for _, digest in self.asked}
-
-    def pairs(self) -> list[tuple[RunSpec, Result]]:
-        return [(spec, self.results[digest]) for spec, digest in self.asked if digest in self.results]
-
-
-def _plan(
-    specs: Sequence[RunSpec], store: Store, planner: Planner, retry_failed: bool, progress: Progress
-) -> tuple[_Runs, Schedule]:
-    runs, schedule = _Runs(), Schedule()
-    for number, spec in enumerate(specs):
-        progress("planning", number, len(specs))
-        try:
-            task = Task.of(planner.plan(spec))
-        except FindTTAError as error:
-            # Not stored: the next time it may well be possible.
-            digest = "unplanned-" + _digest(spec.to_dict())
-            runs.results[digest] = failure(spec, digest, error)
-            runs.asked.append((spec, digest))
-            continue
-        is_new = task.digest not in runs.digests
-        runs.asked.append((spec, task.digest))
-        stored = look_up(store, task.digest)
-        if stored is not None and (stored.status == "done" or not retry_failed):
-            runs.results[task.digest] = stored
-        elif is_new:
-            schedule.todo.append(task)
-    return runs, schedule
 
 
 def _take(probe: Probe, plan: Plan, digest: str) -> Reading:
@@ -188,8 +151,3 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 def _distinct(asked: Sequence[_Asked]) -> list[_Asked]:
     return list({json.dumps(one.to_dict(), sort_keys=True): one for one in asked}.values())
-
-
-def _words(result: Result) -> str:
-    spec = result.spec
-    return f"{spec['method']} on {spec['stream']} of {spec['data']}, seed {spec['seed']}"

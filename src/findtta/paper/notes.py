@@ -10,7 +10,6 @@ from typing import Any
 
 import findtta
 from findtta.bench.result import Result
-from findtta.bench.schedule import label
 from findtta.bench.spec import RunSpec
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.items import DATASETS, Context, Reading, Results, Setup
@@ -217,7 +216,7 @@ def _per_domain(configs: Iterable[Mapping[str, Any]]) -> list[int]:
 
 def _failed_runs(runs: Iterable[Result]) -> list[tuple[str, Mapping[str, str]]]:
     failed = [result for result in runs if result.status == "failed"]
-    return [(label(RunSpec.from_dict(result.spec)), result.error or {}) for result in failed]
+    return [(RunSpec.from_dict(result.spec).label, result.error or {}) for result in failed]
 
 
 def _failed_readings(readings: Iterable[Reading]) -> list[tuple[str, Mapping[str, str]]]:

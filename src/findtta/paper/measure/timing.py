@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import findtta
+from findtta.bench.cost import interleaved_ratios
 from findtta.bench.plan import Plan
-from findtta.bench.timing import interleaved_ratios
 from findtta.errors import FindTTAError, InputError
 from findtta.images import to_input
 
