@@ -302,9 +302,8 @@ class TestReader:
         with pytest.raises(UnknownNameError, match=message):
             call()
 
-    @pytest.mark.parametrize("module", ["_tables", "_figures", "_claims"])
-    def test_the_examples_run(self, module):
-        results = doctest.testmod(importlib.import_module(f"findtta.paper.numbers.{module}"))
+    def test_the_examples_run(self):
+        results = doctest.testmod(numbers)
         assert results.attempted > 0
         assert results.failed == 0
 

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable
 
 from findtta.paper.document import Cell, Column, Row, Table
-from findtta.paper.numbers import SIDE_BY_SIDE, Cells, Claim, claims, table
-from findtta.paper.numbers._claims import COMPARISONS
+from findtta.paper.numbers import COMPARISONS, SIDE_BY_SIDE, Cells, Claim, claims, table
 
 #: Gives the cell of a table of the paper, by table, row and column.
 GetCell = Callable[[str, str, str], Cell]

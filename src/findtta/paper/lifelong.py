@@ -19,7 +19,7 @@ class LifelongTable(AccuracyTable):
     def more_tables(self, context: Context, results: Results) -> list[Table]:
         return [self._rounds(context, results, column) for column in self._at_hand(context)]
 
-    def _rounds(self, context: Context, results: Results, column: numbers.Column) -> Table:
+    def _rounds(self, context: Context, results: Results, column: numbers.PaperColumn) -> Table:
         rounds = int(column.settings["rounds"])
         setup = self.setup(context, column)
         assert setup is not None
@@ -35,7 +35,7 @@ class LifelongTable(AccuracyTable):
         )
 
     def _round_cells(
-        self, context: Context, results: Results, row: numbers.Row, column: numbers.Column, rounds: int
+        self, context: Context, results: Results, row: numbers.PaperRow, column: numbers.PaperColumn, rounds: int
     ) -> list[Cell]:
         specs = self.cell_specs(context, row, column)
         text = self.cell(context, results, row, column).text

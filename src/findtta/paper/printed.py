@@ -92,7 +92,7 @@ class AccuracyTable(Item):
         """Return tables that follow the printed one; most have none."""
         return []
 
-    def rows(self, context: Context) -> list[numbers.Row]:
+    def rows(self, context: Context) -> list[numbers.PaperRow]:
         """Return the rows to run: those of the paper, then methods that it has elsewhere."""
         rows = list(self.paper.rows)
         if self.complete:
@@ -100,7 +100,7 @@ class AccuracyTable(Item):
             rows += [_without_numbers(main.row(method)) for method in self.paper.absent]
         return [row for row in rows if context.wants(row.name) or context.wants(row.method)]
 
-    def columns(self, context: Context) -> list[numbers.Column]:
+    def columns(self, context: Context) -> list[numbers.PaperColumn]:
         """Return the measured columns: those of the paper, then those of more datasets."""
         columns = [column for column in self.paper.columns if not column.average_of]
         if not self.extend:
@@ -109,7 +109,7 @@ class AccuracyTable(Item):
         more = [setup for setup in context.for_network(self.network) if setup.stands_for not in known]
         first = columns[0]
         return columns + [
-            numbers.Column(
+            numbers.PaperColumn(
                 name=f"{self.paper.settings['scenario']}/{setup.stands_for}",
                 printed=DATASETS[setup.stands_for],
                 unit=first.unit,
@@ -118,11 +118,11 @@ class AccuracyTable(Item):
             for setup in more
         ]
 
-    def setup(self, context: Context, column: numbers.Column) -> Setup | None:
+    def setup(self, context: Context, column: numbers.PaperColumn) -> Setup | None:
         """Return what a column is run with, or None if nothing at hand stands for its dataset."""
         return context.find(self._settings(column)["dataset"], self.network)
 
-    def cell_specs(self, context: Context, row: numbers.Row, column: numbers.Column) -> list[RunSpec]:
+    def cell_specs(self, context: Context, row: numbers.PaperRow, column: numbers.PaperColumn) -> list[RunSpec]:
         """Return the runs behind a cell, one for every seed."""
         setup = self.setup(context, column)
         if setup is None:
@@ -140,7 +140,7 @@ class AccuracyTable(Item):
         """Return the number of a run that the table shows."""
         return result.accuracy
 
-    def cell(self, context: Context, results: Results, row: numbers.Row, column: numbers.Column) -> Cell:
+    def cell(self, context: Context, results: Results, row: numbers.PaperRow, column: numbers.PaperColumn) -> Cell:
         """Return a cell with the paper's number and ours."""
         printed: dict[str, Any] = {
             "paper": row.values.get(column.name),
@@ -158,7 +158,7 @@ class AccuracyTable(Item):
 
     def parts(self, context: Context, results: Results) -> list[Table]:
         """Return the table in parts that fit a page: one for each first half of the names of columns."""
-        groups: dict[str, list[numbers.Column]] = {}
+        groups: dict[str, list[numbers.PaperColumn]] = {}
         for column in self._shown(context):
             groups.setdefault(_group(column), []).append(column)
         rows = self.rows(context)
@@ -175,7 +175,7 @@ class AccuracyTable(Item):
             for name, columns in groups.items()
         ]
 
-    def row_title(self, row: numbers.Row) -> str:
+    def row_title(self, row: numbers.PaperRow) -> str:
         """Return what a row is called."""
         return display(row.name) if self.complete else row.printed
 
@@ -204,13 +204,13 @@ class AccuracyTable(Item):
         ]
         return [*notes, *(f"The paper's table: {note}" for note in self.paper.notes)]
 
-    def _settings(self, column: numbers.Column) -> dict[str, Any]:
+    def _settings(self, column: numbers.PaperColumn) -> dict[str, Any]:
         return {**self.paper.settings, **column.settings}
 
-    def _at_hand(self, context: Context) -> list[numbers.Column]:
+    def _at_hand(self, context: Context) -> list[numbers.PaperColumn]:
         return [column for column in self.columns(context) if self.setup(context, column) is not None]
 
-    def _shown(self, context: Context) -> list[numbers.Column]:
+    def _shown(self, context: Context) -> list[numbers.PaperColumn]:
         """Return the columns to show: of the paper's those that are at hand, or all of them if none is."""
         at_hand = {column.name for column in self._at_hand(context)}
         printed = [
@@ -219,7 +219,7 @@ class AccuracyTable(Item):
         more = [column for column in self.columns(context) if column not in self.paper.columns]
         return (printed or list(self.paper.columns)) + more
 
-    def _heading(self, context: Context, column: numbers.Column) -> Column:
+    def _heading(self, context: Context, column: numbers.PaperColumn) -> Column:
         if column.average_of:
             return Column(title="average", unit=column.unit)
         settings = self._settings(column)
@@ -245,7 +245,7 @@ def numbered(paper: PaperTable) -> str:
     return f"Table {' and '.join(map(str, paper.numbers))}"
 
 
-def _group(column: numbers.Column) -> str:
+def _group(column: numbers.PaperColumn) -> str:
     name, slash, _ = column.name.partition("/")
     return name if slash else ""
 
@@ -263,7 +263,7 @@ def _average(cells: Iterable[Cell]) -> dict[int, float]:
     return {seed: statistics.fmean(cell.values[seed] for cell in cells) for seed in sorted(seeds)}
 
 
-def _without_numbers(row: numbers.Row) -> numbers.Row:
-    return numbers.Row(
+def _without_numbers(row: numbers.PaperRow) -> numbers.PaperRow:
+    return numbers.PaperRow(
         name=row.name, printed=row.printed, method=row.method, options=row.options, values={}, spreads={}
     )

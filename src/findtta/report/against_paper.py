@@ -130,7 +130,7 @@ def _domains(settings: Mapping[str, Any]) -> int:
     return int(settings.get("domains", 15))
 
 
-def _method_in_words(row: numbers.Row) -> str:
+def _method_in_words(row: numbers.PaperRow) -> str:
     """Return what tables of results call the method of a row."""
     options = [f"{name}={_word(value)}" for name, value in sorted(row.options.items())]
     return f"{row.method} ({', '.join(options)})" if options else row.method

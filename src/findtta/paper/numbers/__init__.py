@@ -1,42 +1,501 @@
 """What the paper printed: its tables, the claims of its text, and its figures in words.
 
-The numbers stand in the TOML files beside this module, one per table, exactly as printed.
+The numbers are in the TOML files beside this module, one per table, exactly as printed. Thirteen tables are printed;
+those of the Wild and of the life-long stream belong together, so ``"wild"`` and ``"lifelong"`` name them side by side.
 """
 
-from findtta.paper.numbers._claims import Cells, Claim, claim, claims
-from findtta.paper.numbers._figures import Panel, PaperFigure, figure, figures
-from findtta.paper.numbers._tables import (
-    METHODS,
-    PRINTED,
-    SIDE_BY_SIDE,
-    Column,
-    Erratum,
-    PaperTable,
-    Row,
-    aliases,
-    table,
-    tables,
-    value,
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import statistics
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from findtta.options import require_known
+
+#: The methods the paper compares, by their names here, in the order of its main table.
+METHODS = (
+    "source", "tent", "eata", "note", "sar", "rotta", "vida", "deyo",
+    "tbn", "alpha-bn", "iabn", "find", "find-star",
+)  # fmt: skip
+
+#: The datasets of the paper, by their names here, with their printed names.
+DATASETS: Mapping[str, str] = MappingProxyType(
+    {"cifar10-c": "CIFAR10-C", "cifar100-c": "CIFAR100-C", "imagenet-c": "ImageNet-C"}
+)
+#: The models of the paper; the first is that of most tables.
+NETWORKS = ("ResNet-50", "ResNet-26", "EfficientViT-M5")
+
+#: The printed tables, in the order in which LaTeX numbers them: the first is Table 1.
+PRINTED = (
+    "main-resnet50", "main-efficientvit", "clustering", "efficiency", "ablation", "domains", "resnet26", "static",
+    "wild-0.1", "wild-0.01", "wild-0.005", "lifelong-2", "lifelong-3",
+)  # fmt: skip
+
+#: Printed tables that are one experiment.
+SIDE_BY_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"wild": ("wild-0.1", "wild-0.01", "wild-0.005"), "lifelong": ("lifelong-2", "lifelong-3")}
 )
 
-__all__ = [
-    "METHODS",
-    "PRINTED",
-    "SIDE_BY_SIDE",
-    "Cells",
-    "Claim",
-    "Column",
-    "Erratum",
-    "Panel",
-    "PaperFigure",
-    "PaperTable",
-    "Row",
-    "aliases",
-    "claim",
-    "claims",
-    "figure",
-    "figures",
-    "table",
-    "tables",
-    "value",
-]
+#: How a claim compares two numbers of the tables.
+COMPARISONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "difference": lambda left, right: left - right,
+        "ratio": lambda left, right: left / right,
+        "gain": lambda left, right: 100 * (left / right - 1),  # in percent of the right one
+        "saving": lambda left, right: 100 * (1 - left / right),  # in percent of the right one
+    }
+)
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return the content of the data file ``name``, given without its ending."""
+    text = importlib.resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+# Tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperColumn:
+    """A column of a printed table.
+
+    Attributes:
+        name: Its name here, such as ``"crossmix/cifar10-c"``.
+        printed: Its printed heading.
+        unit: The unit of its numbers.
+        settings: What distinguishes it from other columns: scenario, dataset, delta, ...
+        average_of: The columns whose mean it is; empty for a measured one.
+    """
+
+    name: str
+    printed: str
+    unit: str
+    settings: Mapping[str, Any]
+    average_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRow:
+    """A row of a printed table.
+
+    Attributes:
+        name: Its name here.
+        printed: Its printed name.
+        method: The method behind it, by its name here.
+        options: The options of the method that make the row.
+        values: The printed numbers, by the name of the column.
+        spreads: The numbers printed after a plus-minus sign, by the name of the column; mostly empty.
+        venue: Where the method appeared, as printed in the main tables; empty elsewhere.
+    """
+
+    name: str
+    printed: str
+    method: str
+    options: Mapping[str, Any]
+    values: Mapping[str, float] = field(default_factory=dict)
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    venue: str = ""
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """A printed average that does not follow from the printed cells, and what they give to two digits."""
+
+    row: str
+    column: str
+    printed: float
+    recomputed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of the paper.
+
+    Attributes:
+        id: Its name here.
+        numbers: Its number in the paper; several if printed tables stand side by side.
+        title: What it shows, in our words.
+        label: Its label in the paper's source.
+        columns: The columns, in order.
+        rows: The rows, in order. Tables printed with methods across are transposed.
+        settings: What holds for all its cells, as far as the paper says.
+        notes: What is remarkable about it.
+        errata: Averages that do not follow from the cells. ``rows`` has them as printed.
+    """
+
+    id: str
+    numbers: tuple[int, ...]
+    title: str
+    label: str
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[PaperRow, ...]
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    errata: tuple[Erratum, ...] = field(default=(), repr=False)
+
+    @property
+    def unit(self) -> str:
+        """The unit of the numbers; several, with commas, if columns differ."""
+        return ", ".join(dict.fromkeys(column.unit for column in self.columns))
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The compared methods that have no row here."""
+        present = {row.name for row in self.rows}
+        return tuple(method for method in METHODS if method not in present)
+
+    def row(self, name: str) -> PaperRow:
+        """Return the row called ``name``."""
+        rows = {row.name: row for row in self.rows}
+        require_known(f"the row of the paper's table {self.id!r}", name, rows)
+        return rows[name]
+
+    def column(self, name: str) -> PaperColumn:
+        """Return the column called ``name``."""
+        columns = {column.name: column for column in self.columns}
+        require_known(f"the column of the paper's table {self.id!r}", name, columns)
+        return columns[name]
+
+    def settings_of(self, column: str) -> dict[str, Any]:
+        """Return what the paper says of the cells of a column: the settings of the table and its own."""
+        return {**self.settings, **self.column(column).settings}
+
+
+def tables() -> dict[str, PaperTable]:
+    """Return the printed tables by their ids, in the order of the paper."""
+    return {name: _printed(name) for name in PRINTED}
+
+
+def aliases() -> dict[str, str]:
+    """Return the ids of the printed tables by their numbers in the paper: ``"table1"`` and so on."""
+    return {f"table{number}": name for number, name in enumerate(PRINTED, start=1)}
+
+
+def table(id: str) -> PaperTable:
+    """Return a table by its id, by its number (``"table1"``), or ``"wild"`` or ``"lifelong"``.
+
+    >>> table("table8").title
+    'Accuracy when each batch holds a single domain'
+    """
+    require_known("the paper's table", id, [*PRINTED, *SIDE_BY_SIDE, *aliases()])
+    name = aliases().get(id, id)
+    return _side_by_side(name) if name in SIDE_BY_SIDE else _printed(name)
+
+
+def value(table_id: str, method: str, column: str) -> float | None:
+    """Return a printed number, or None if the paper compares the method, but not in this table.
+
+    >>> value("static", "find", "static/imagenet-c")
+    31.78
+
+    Args:
+        table_id: A table, as for :func:`table`.
+        method: The name of a row, or of a method the paper compares.
+        column: The name of a column.
+    """
+    found = table(table_id)
+    name = found.column(column).name
+    return None if method in found.absent else found.row(method).values[name]
+
+
+@functools.cache
+def _printed(name: str) -> PaperTable:
+    content = read(name)
+    columns = tuple(_column(key, content["unit"], fields) for key, fields in content["columns"].items())
+    return PaperTable(
+        id=name,
+        numbers=(PRINTED.index(name) + 1,),
+        title=content["title"],
+        label=content["label"],
+        columns=columns,
+        rows=tuple(_row(key, columns, fields) for key, fields in content["rows"].items()),
+        settings=MappingProxyType({**read("settings"), **content["settings"]}),
+        notes=tuple(content["notes"]),
+        errata=tuple(Erratum(**erratum) for erratum in content.get("errata", [])),
+    )
+
+
+def _column(name: str, unit: str, fields: Mapping[str, Any]) -> PaperColumn:
+    own = ("printed", "unit", "average_of")
+    return PaperColumn(
+        name=name,
+        printed=fields["printed"],
+        unit=fields.get("unit", unit),
+        settings=MappingProxyType({key: setting for key, setting in fields.items() if key not in own}),
+        average_of=tuple(fields.get("average_of", ())),
+    )
+
+
+def _row(name: str, columns: Sequence[PaperColumn], fields: Mapping[str, Any]) -> PaperRow:
+    measured = [column.name for column in columns if not column.average_of]
+    spreads = fields.get("spreads", ())
+    return PaperRow(
+        name=name,
+        printed=fields["printed"],
+        method=fields.get("method", name),
+        options=MappingProxyType(fields.get("options", {})),
+        values=_by_name([column.name for column in columns], fields["values"]),
+        spreads=_by_name(measured if spreads else (), spreads),
+        venue=fields.get("venue", ""),
+    )
+
+
+def _by_name(names: Sequence[str], numbers: Sequence[float]) -> Mapping[str, float]:
+    return MappingProxyType(dict(zip(names, numbers, strict=True)))
+
+
+@functools.cache
+def _side_by_side(name: str) -> PaperTable:
+    parts = [_printed(part) for part in SIDE_BY_SIDE[name]]
+    rows = [[part.row(row.name) for part in parts] for row in parts[0].rows]
+    return PaperTable(
+        id=name,
+        numbers=tuple(number for part in parts for number in part.numbers),
+        title=" | ".join(part.title for part in parts),
+        label=" | ".join(part.label for part in parts),
+        columns=tuple(column for part in parts for column in part.columns),
+        rows=tuple(
+            PaperRow(
+                name=same[0].name,
+                printed=same[0].printed,
+                method=same[0].method,
+                options=same[0].options,
+                values=MappingProxyType({name: number for row in same for name, number in row.values.items()}),
+            )
+            for same in rows
+        ),
+        settings=parts[0].settings,  # where they differ, their columns have settings
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        errata=tuple(erratum for part in parts for erratum in part.errata),
+    )
+
+
+# Accuracies by what was measured
+
+
+@dataclass(frozen=True)
+class PrintedAccuracy:
+    """Printed accuracies of one experiment: a stream of a dataset.
+
+    Attributes:
+        settings: What the paper says of them: network, domains, severity, batch size, ...
+        cells: For each name of a row the row, its number, what is printed after a plus-minus sign or None, and the
+            number of the table.
+    """
+
+    settings: Mapping[str, Any]
+    cells: Mapping[str, tuple[PaperRow, float, float | None, int]]
+
+    def value(self, row: str) -> float | None:
+        """Return the number of a row, or None if it is not printed."""
+        return self.cells[row][1] if row in self.cells else None
+
+
+def printed_accuracy(
+    scenario: str,
+    dataset: str,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    network: str | None = None,
+    domains: int = 15,
+) -> PrintedAccuracy | None:
+    """Find the printed accuracies that come nearest to a stream of a dataset.
+
+    >>> printed_accuracy("wild", "cifar10-c", {"delta": 0.1}).value("find")
+    69.49
+
+    Args:
+        scenario: The scenario of the stream.
+        dataset: A dataset of the paper.
+        settings: The settings of the stream; delta and rounds must be those of the paper where they are given.
+        network: A network of the paper; the one of most tables if None.
+        domains: The number of domains. Of several numbers that the paper has, the nearest is taken.
+
+    Returns:
+        The accuracies, or None if the paper has none of such a stream.
+    """
+    network = network or NETWORKS[0]
+    candidates = []
+    for paper in tables().values():
+        for column in paper.columns:
+            known = paper.settings_of(column.name)
+            if (
+                column.unit == "%"
+                and not column.average_of
+                and (known.get("scenario"), known.get("dataset")) == (scenario, dataset)
+                and all(
+                    settings.get(name, known[name]) == known[name] for name in ("delta", "rounds") if name in known
+                )
+            ):
+                distance = (
+                    (network, NETWORKS[0], known["model"]).index(known["model"]),
+                    abs(int(known.get("domains", 15)) - domains),
+                )
+                candidates.append((distance, paper, column, known))
+    if not candidates:
+        return None
+    nearest = min(distance for distance, *_ in candidates)
+    # Ties are tables of the same experiment: the ablation has rows that the main table has not.
+    same = [candidate for candidate in candidates if candidate[0] == nearest]
+    cells: dict[str, tuple[PaperRow, float, float | None, int]] = {}
+    for _, paper, column, _ in same:
+        for row in paper.rows:
+            number, spread = row.values[column.name], row.spreads.get(column.name)
+            cells.setdefault(row.name, (row, number, spread, paper.numbers[0]))
+    return PrintedAccuracy(same[0][3], cells)
+
+
+# Claims
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Some cells of a row: the id of the table, the name of the row, the names of the columns."""
+
+    table: str
+    method: str
+    columns: tuple[str, ...]
+
+    def mean(self) -> float:
+        """Return the mean of the cells."""
+        row = table(self.table).row(self.method)
+        return statistics.fmean(row.values[column] for column in self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A number that the paper states in its text.
+
+    Attributes:
+        id: Its name here.
+        where: The part of the paper that states it.
+        says: What is claimed, in our words.
+        unit: ``"points"`` (of accuracy), ``"%"`` (relative) or ``"times"``.
+        low: The lowest value of the statement.
+        high: The highest value of the statement.
+        tolerance: How far off the tables may be: half of the last digit stated.
+        compare: How ``left`` and ``right`` are compared, a name in ``COMPARISONS``.
+        left: What is compared; None if the tables do not have it.
+        right: What it is compared with.
+        figure: The figure it is read off; empty if it is about a table.
+        note: What else the tables say.
+    """
+
+    id: str
+    where: str
+    says: str
+    unit: str
+    low: float
+    high: float
+    tolerance: float = 0.5
+    compare: str = "difference"
+    left: Cells | None = None
+    right: Cells | None = None
+    figure: str = ""
+    note: str = ""
+
+    def recompute(self) -> float | None:
+        """Return what the paper's tables give, or None if they do not have it."""
+        if self.left is None or self.right is None:
+            return None
+        return COMPARISONS[self.compare](self.left.mean(), self.right.mean())
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the paper's tables agree, or None if they do not have it."""
+        number = self.recompute()
+        return None if number is None else self.low - self.tolerance <= number <= self.high + self.tolerance
+
+
+def claim(id: str) -> Claim:
+    """Return a claim by its id.
+
+    >>> claim("shuffle-over-alpha-bn").high, claim("shuffle-over-alpha-bn").holds
+    (13, False)
+    """
+    require_known("the paper's claim", id, claims())
+    return claims()[id]
+
+
+@functools.cache
+def claims() -> Mapping[str, Claim]:
+    """Return the claims by their ids, in the order of the paper."""
+    return MappingProxyType({name: _claim(name, fields) for name, fields in read("claims").items()})
+
+
+def _claim(name: str, fields: Mapping[str, Any]) -> Claim:
+    low, high = fields["stated"]
+    sides = {
+        side: Cells(cells["table"], cells["method"], tuple(cells["columns"]))
+        for side, cells in fields.items()
+        if side in ("left", "right")
+    }
+    plain = {key: content for key, content in fields.items() if key not in ("stated", "recomputed", *sides)}
+    return Claim(id=name, low=low, high=high, **plain, **sides)
+
+
+# Figures
+
+
+@dataclass(frozen=True)
+class PaperPanel:
+    """One part of a printed figure: its letter, what it shows, its axes, and its label in the source if any."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFigure:
+    """A figure of the paper in words; its source has none of the points.
+
+    Attributes:
+        id: Its name here.
+        number: Its number in the paper.
+        title: What it shows, in our words.
+        label: Its label in the paper's source; empty if it has none.
+        kind: ``"measurement"``, or ``"drawing"`` or ``"gallery"``, which have no axes.
+        claim: What the paper concludes from it, in our words.
+        panels: Its parts.
+        notes: What is remarkable about it.
+    """
+
+    id: str
+    number: int
+    title: str
+    label: str
+    kind: Literal["measurement", "drawing", "gallery"]
+    claim: str
+    panels: tuple[PaperPanel, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@functools.cache
+def figures() -> Mapping[str, PaperFigure]:
+    """Return the figures by their ids, in the order of the paper."""
+    found = {}
+    for number, (name, fields) in enumerate(read("figures").items(), start=1):
+        panels = tuple(PaperPanel(**panel) for panel in fields.pop("panels", []))
+        notes = tuple(fields.pop("notes", []))
+        found[name] = PaperFigure(id=name, number=number, panels=panels, notes=notes, **fields)
+    return MappingProxyType(found)
+
+
+def figure(id: str) -> PaperFigure:
+    """Return a figure by its id or its number.
+
+    >>> figure("figure12").id
+    'group-counts'
+    """
+    numbered = {f"figure{found.number}": found for found in figures().values()}
+    require_known("the paper's figure", id, [*figures(), *numbered])
+    return {**figures(), **numbered}[id]

@@ -87,7 +87,7 @@ class Clustering(Item):
     def _times(self, context: Context, setup: Setup) -> Probe:
         return times_probe(context, setup, {row.name: (row.method, row.options) for row in self.paper.rows})
 
-    def _memory(self, context: Context, setup: Setup, row: numbers.Row) -> Probe:
+    def _memory(self, context: Context, setup: Setup, row: numbers.PaperRow) -> Probe:
         return memory_probe(context, setup, row.method, row.options)
 
     def _table(self, context: Context, results: Results, setup: Setup | None) -> Table:
@@ -115,7 +115,7 @@ class Clustering(Item):
         return Table(title=title, row_title="grouping", columns=columns, rows=rows)
 
     def _cells(
-        self, context: Context, results: Results, setup: Setup | None, row: numbers.Row, is_same: bool
+        self, context: Context, results: Results, setup: Setup | None, row: numbers.PaperRow, is_same: bool
     ) -> tuple[Cell, ...]:
         paper, find = row.values, self.paper.row("find")
         ratio = paper["latency"] / find.values["latency"]
@@ -170,7 +170,7 @@ def _accuracy(results: Results, specs: list[RunSpec]) -> Cell:
     return Cell(values=results.values(specs), text=FAILED if results.failed(specs) else "")
 
 
-def _library_options(row: numbers.Row) -> dict[str, Any] | None:
+def _library_options(row: numbers.PaperRow) -> dict[str, Any] | None:
     """Return the options that make a row what its library does if nothing is said, or None without a library."""
     name = row.options.get("partitioner")
     defaults = dict(partitioners()[name].library_defaults) if name else {}
