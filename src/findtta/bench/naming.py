@@ -5,6 +5,7 @@ Everything about a run but its seed is one of the ``FIELDS``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -15,7 +16,7 @@ from typing import Any
 
 from findtta.bench.result import Result
 from findtta.data.dataset import MAIN_CORRUPTIONS, split_domain
-from findtta.registry import load_method, method_names
+from findtta.registry import BUILT_IN, load_method, method_names
 from findtta.streams import SCENARIOS
 
 #: What can be the rows or columns of a table, and the fields that differ along with it.
@@ -89,7 +90,7 @@ def named_runs(results: Iterable[Result]) -> list[NamedRun]:
 
 def ordered(fields: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return distinct keys in the order of tables: methods and streams as registered, all else by value."""
-    places = {"method": list(method_names()), "stream": list(SCENARIOS)}
+    places = {"method": list(BUILT_IN), "stream": list(SCENARIOS)}
 
     def place(field: str, value: Any) -> tuple[Any, ...]:
         if field not in places:
@@ -138,7 +139,7 @@ class _Defaults:
     """Default options of methods and settings of scenarios, so that only those that differ are shown."""
 
     def __init__(self) -> None:
-        self._methods: dict[str, Mapping[str, Any] | None] = dict.fromkeys(method_names())
+        self._methods: dict[str, Mapping[str, Any] | None] = {}
 
     def unusual_options(self, result: Result) -> dict[str, Any]:
         """Return the options that are not the method's defaults, without a seed that is just the run's."""
@@ -158,13 +159,13 @@ class _Defaults:
         return {field.name: field.default for field in dataclasses.fields(kind)} if kind else {}
 
     def _of_method(self, method: str) -> Mapping[str, Any] | None:
-        if method in self._methods and self._methods[method] is None:
-            try:
-                fields = dataclasses.fields(load_method(method).options_type)
-                self._methods[method] = _as_json({field.name: field.default for field in fields})
-            except Exception:  # a broken package of someone else must not hide results
-                del self._methods[method]
-        return self._methods.get(method)
+        if method not in self._methods:
+            self._methods[method] = None
+            if method in BUILT_IN or method in method_names():
+                with contextlib.suppress(Exception):  # a broken package of someone else must not hide results
+                    fields = dataclasses.fields(load_method(method).options_type)
+                    self._methods[method] = _as_json({field.name: field.default for field in fields})
+        return self._methods[method]
 
 
 def _unusual(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

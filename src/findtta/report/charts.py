@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from findtta import plots
 from findtta._extras import require
@@ -39,6 +39,7 @@ _VARIABLES = {
     **dict(zip(plots.CYCLE, ("blue", "orange", "green", "red", "purple", "sky", "grey", "yellow"), strict=True)),
     "#000000": "text", _GRID: "line", _LINE: "muted", _HOLLOW: "card",
 }  # fmt: skip
+_PURPOSE = "drawing the charts of a report"
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -48,7 +49,7 @@ def clean(text: str) -> str:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each name that differs from the others in colour or line: that of ``plots``, if it has one."""
+    """Return a look for each name that differs from the others in colour or line; if ``plots`` has one, that."""
     known = {name: plots.LOOKS[name] for name in names if name in plots.LOOKS}
     taken = {(colour, line) for colour, _, line in known.values()}
     pairs = [(colour, line) for line in ("-", "--", ":", "-.") for colour in plots.CYCLE]
@@ -79,54 +80,49 @@ def curve_chart(runs: Mapping[str, Sequence[Result]], look: Mapping[str, Look], 
         for index, (method, points) in enumerate(curves.items()):
             for batch, _ in collapses(runs[method]):
                 x, y = min(points, key=lambda point: abs(point[0] - batch))
-                axis.plot(
-                    x, y, "x", color=look[method][0], markersize=9, markeredgewidth=2, gid=f"series-{index}-event"
-                )
+                axis.plot(x, y, "x", color=look[method][0], ms=9, mew=2, gid=f"series-{index}-event")
 
-    return _line_chart(curves, look, "method", label, ("batches", "accuracy so far (%)"), finish)
+    panel = Panel(title="", x="batches", y="accuracy so far (%)", series=_series(curves, look))
+    return _svg(panel, label, "lines", _about("method", curves, look), finish)
 
 
 def cost_chart(points: Mapping[str, tuple[float, float, float]], look: Mapping[str, Look], label: str) -> str:
-    """Draw accuracy against latency for each method (latency, accuracy, memory); empty if there are fewer than two.
+    """Draw accuracy against latency for each method (latency, accuracy, memory); empty if there are not two.
 
     A dashed line joins the methods that no other one beats in both.
     """
-    known = {name: point for name, point in points.items() if all(map(math.isfinite, point)) and point[0] > 0}
-    if len(known) < 2:
+    if len(points) < 2:
         return ""
-    latencies = [latency for latency, _, _ in known.values()]
-    ticker = require("matplotlib.ticker", "report", "drawing the charts of a report")
-    series = [
-        Series(name=name, x=(x,), y=(y,), look=(look[name][0], "o", "-")) for name, (x, y, _) in known.items()
-    ]
+    places = {name: (latency, accuracy) for name, (latency, accuracy, _) in points.items()}
+    latencies = [latency for latency, _ in places.values()]
 
     def finish(axis: Axes) -> None:
-        if max(latencies) > _LOG_FROM * min(latencies):
+        if min(latencies) > 0 and max(latencies) > _LOG_FROM * min(latencies):
+            ticker = require("matplotlib.ticker", "report", _PURPOSE)
             axis.set_xscale("log")
             axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
             axis.xaxis.set_major_formatter("{x:g}")
             axis.xaxis.set_minor_locator(ticker.NullLocator())
-        for point in axis.lines:
-            point.set(markersize=11, markeredgewidth=1.5, alpha=None)
+        for mark in axis.lines:
+            mark.set(markersize=11, markeredgewidth=1.5, alpha=None)
         axis.margins(0.1, 0.12)
-        best = frontier([(x, y) for x, y, _ in known.values()])
+        best = frontier(places.values())
         axis.plot(*zip(*best, strict=True), color=_LINE, drawstyle="steps-post", linewidth=1.2, gid="frontier")
         axis.autoscale_view()
-        places = [(x, _HEIGHT - y) for x, y in axis.transData.transform([point[:2] for point in known.values()])]
-        for index, ((x, y), spot) in enumerate(zip(places, place_labels(places, list(known)), strict=True)):
+        pixels = [(x, _HEIGHT - y) for x, y in axis.transData.transform(list(places.values()))]
+        for index, (name, (x, y), spot) in enumerate(
+            zip(places, pixels, place_labels(pixels, list(places)), strict=True)
+        ):
             if spot:
-                name, point = list(known.items())[index]
-                offset = spot[0] - x, y - spot[1]
-                gid = f"series-{index}-label"
-                axis.annotate(clean(name), point[:2], offset, textcoords="offset points", fontsize=8.5, gid=gid)
+                at, offset = places[name], (spot[0] - x, y - spot[1])
+                axis.annotate(clean(name), at, offset, textcoords="offset points", gid=f"series-{index}-label")
 
     about = [
         {"method": name, "0": f"{name}: {accuracy:.2f} %, {latency:.1f} ms per batch, {memory:.0f} MB"}
-        for name, (latency, accuracy, memory) in known.items()
+        for name, (latency, accuracy, memory) in points.items()
     ]
-    panel = Panel(
-        title="", x="median latency of a batch (ms)", y="accuracy (%)", style="points", series=tuple(series)
-    )
+    series = _series({name: [place] for name, place in places.items()}, look, marker="o")
+    panel = Panel(title="", x="median latency of a batch (ms)", y="accuracy (%)", style="points", series=series)
     return _svg(panel, label, "points", about, finish)
 
 
@@ -166,69 +162,66 @@ def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
 
 
-def group_chart(layers: Mapping[str, Sequence[Layer]], look: Mapping[str, Look], label: str) -> str:
-    """Draw the number of groups per layer for each stream, with bands of one standard deviation."""
-    placed = {s: [(x, a) for x, a in enumerate(found, 1) if a.groups is not None] for s, found in layers.items()}
-    points = {stream: [(float(x), a.groups or 0.0) for x, a in found] for stream, found in placed.items() if found}
-
-    def finish(axis: Axes) -> None:
-        for index, (stream, line) in enumerate(points.items()):
-            stds = [layer.groups_std for _, layer in placed[stream]]
-            low = [max(y - std, 0.0) for (_, y), std in zip(line, stds, strict=True)]
-            high = [y + std for (_, y), std in zip(line, stds, strict=True)]
-            places = [x for x, _ in line]
-            axis.fill_between(
-                places, low, high, color=look[stream][0], alpha=0.15, linewidth=0, gid=f"series-{index}-band"
-            )
-        axis.set_ylim(bottom=0)
-
-    return _line_chart(points, look, "stream", label, ("layer", "groups"), finish, _layer_names(layers))
-
-
-def score_chart(layers: Mapping[str, Sequence[Layer]], look: Mapping[str, Look], label: str) -> str:
-    """Draw the sensitivity score per layer for each stream; markers of layers that are not split are hollow."""
-    placed = {s: [(x, a) for x, a in enumerate(found, 1) if a.score is not None] for s, found in layers.items()}
-    points = {stream: [(float(x), a.score or 0.0) for x, a in found] for stream, found in placed.items() if found}
-
-    def finish(axis: Axes) -> None:
-        axis.set_ylim(bottom=0)
-        for index, stream in enumerate(points):
-            for split in (True, False):
-                shown = [(x, a.score) for x, a in placed[stream] if (a.split is None or a.split >= 0.5) == split]
-                colour, gid = look[stream][0], f"series-{index}-marks"
-                x, y = [place[0] for place in shown], [place[1] for place in shown]
-                axis.plot(
-                    x, y, "o", color=colour, markerfacecolor=colour if split else _HOLLOW, markersize=5, gid=gid
-                )
-
-    return _line_chart(points, look, "stream", label, ("layer", "sensitivity score"), finish, _layer_names(layers))
-
-
-def _layer_names(layers: Mapping[str, Sequence[Layer]]) -> list[str]:
-    return max(([layer.name for layer in found] for found in layers.values()), key=len, default=[])
-
-
-def _line_chart(
-    points: Mapping[str, Sequence[Place]],
-    look: Mapping[str, Look],
-    kind: str,
-    label: str,
-    titles: tuple[str, str],
-    finish: Callable[[Axes], None],
-    names: Sequence[str] = (),
+def layer_chart(
+    layers: Mapping[str, Sequence[Layer]], look: Mapping[str, Look], label: str, what: Literal["groups", "score"]
 ) -> str:
-    """Draw a line for each method or stream, as ``kind`` says; empty if there is none."""
+    """Draw group counts (with a band of one standard deviation) or sensitivity scores by layer, for each stream.
+
+    The marker of a layer that is not split is hollow.
+    """
+    placed = {s: [(x, part) for x, part in enumerate(found, 1) if getattr(part, what) is not None]
+              for s, found in layers.items()}  # fmt: skip
+    points = {
+        stream: [(float(x), getattr(part, what)) for x, part in found] for stream, found in placed.items() if found
+    }
     if not points:
         return ""
-    series = []
-    for name, line in points.items():
-        colour, _, dashes = look[name]
-        series.append(
-            Series(name=name, x=tuple(x for x, _ in line), y=tuple(y for _, y in line), look=(colour, "", dashes))
+    spreads = {stream: [part.groups_std for _, part in placed[stream]] for stream in points if what == "groups"}
+
+    def finish(axis: Axes) -> None:
+        axis.set_ylim(bottom=0)
+        for index, stream in enumerate(points if what == "score" else ()):
+            for split, face in ((True, look[stream][0]), (False, _HOLLOW)):
+                chosen = [
+                    (x, y)
+                    for (x, y), (_, part) in zip(points[stream], placed[stream], strict=True)
+                    if part.is_split == split
+                ]
+                across, up = [x for x, _ in chosen], [y for _, y in chosen]
+                axis.plot(across, up, "o", color=look[stream][0], mfc=face, ms=5, gid=f"series-{index}-marks")
+
+    names = max(([part.name for part in found] for found in layers.values()), key=len)
+    series = _series(points, look, spreads)
+    panel = Panel(
+        title="",
+        x="layer",
+        y={"groups": "groups", "score": "sensitivity score"}[what],
+        style="bands",
+        series=series,
+    )
+    return _svg(panel, label, "lines", _about("stream", points, look), finish, names)
+
+
+def _series(
+    points: Mapping[str, Sequence[Place]],
+    look: Mapping[str, Look],
+    spreads: Mapping[str, Sequence[float]] | None = None,
+    marker: str = "",
+) -> tuple[Series, ...]:
+    return tuple(
+        Series(
+            name=name,
+            x=tuple(x for x, _ in line),
+            y=tuple(y for _, y in line),
+            spread=tuple((spreads or {}).get(name, ())),
+            look=(look[name][0], marker, look[name][2]),
         )
-    about = [{kind: name, "name": name, "color": variable(look[name])} for name in points]
-    panel = Panel(title="", x=titles[0], y=titles[1], series=tuple(series))
-    return _svg(panel, label, "lines", about, finish, names)
+        for name, line in points.items()
+    )
+
+
+def _about(kind: str, names: Iterable[str], look: Mapping[str, Look]) -> list[dict[str, str]]:
+    return [{kind: name, "name": name, "color": variable(look[name])} for name in names]
 
 
 def _svg(
@@ -250,10 +243,9 @@ def _svg(
         names: What the values 1, 2, ... of x are called.
 
     Returns:
-        The element; the script reads values back from its paths, by the ends of the axes in ``data-x`` and ``data-y``.
+        The element; ``data-x`` and ``data-y`` have the ends of the axes, so that the script can read values back.
     """
-    matplotlib = require("matplotlib", "report", "drawing the charts of a report")
-    ticker = require("matplotlib.ticker", "report", "drawing the charts of a report")
+    matplotlib, ticker = (require(name, "report", _PURPOSE) for name in ("matplotlib", "matplotlib.ticker"))
     ends: dict[str, str] = {}
 
     def draw(figure: Any) -> None:
@@ -355,6 +347,11 @@ class Layer:
     groups_std: float
     score: float | None
     split: float | None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it was split in most runs, or always is."""
+        return self.split is None or self.split >= 0.5
 
 
 def layers_of(runs: Sequence[Result]) -> list[Layer]:
