@@ -72,16 +72,27 @@ def interleaved_ratios(
     Returns:
         The ratio for each name.
     """
+    seconds = interleaved_seconds(calls, batches, warmup=warmup)
+    return {
+        name: statistics.median(own / base for own, base in zip(taken, seconds[baseline], strict=True))
+        for name, taken in seconds.items()
+    }
+
+
+def interleaved_seconds(
+    calls: Mapping[str, Call], batches: Sequence[Tensor], *, warmup: int = 1
+) -> dict[str, list[float]]:
+    """Return the seconds that each model takes for each batch, measured in turn as for the ratios."""
     device = batches[0].device
     names = list(calls)
-    ratios: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for number, batch in enumerate((*batches[:warmup], *batches)):
         start = number % len(names)
-        taken = {name: _seconds(calls[name], batch, device) for name in (*names[start:], *names[:start])}
-        if number >= warmup:
-            for name in names:
-                ratios[name].append(taken[name] / taken[baseline])
-    return {name: statistics.median(values) for name, values in ratios.items()}
+        for name in (*names[start:], *names[:start]):
+            taken = _seconds(calls[name], batch, device)
+            if number >= warmup:
+                seconds[name].append(taken)
+    return seconds
 
 
 def _seconds(call: Call, batch: Tensor, device: torch.device) -> float:

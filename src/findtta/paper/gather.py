@@ -14,7 +14,7 @@ from findtta._io import write_file
 from findtta.bench import Plan, Planner
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
-from findtta.bench.run import machine
+from findtta.bench.evaluate import machine
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
 from findtta.paper.context import Context

@@ -28,7 +28,7 @@ from findtta.algorithms.find import FABN
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.bench import Plan
 from findtta.bench.executors import Processes, Task
-from findtta.bench.timing import interleaved_seconds
+from findtta.bench.cost import interleaved_seconds
 from findtta.data.contact_sheet import contact_sheet
 from findtta.errors import FindTTAError, InputError, OptionError, SkippedUpdateWarning
 from findtta.functional import count_groups, nmi, partition, purity

@@ -8,7 +8,6 @@ from typing import Any
 
 import findtta
 from findtta.bench import RunSpec
-from findtta.bench.schedule import label
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.numbers import DATASETS, METHODS, table
@@ -69,7 +68,7 @@ def outcome_notes(results: Results) -> list[str]:
     collapsed = defaultdict(list)
     for result in results.runs:
         if result.status == "failed":
-            failed[_reason(result.error)].append(label(RunSpec.from_dict(result.spec)))
+            failed[_reason(result.error)].append(RunSpec.from_dict(result.spec).label)
         if result.collapse is not None:
             place = f"{result.spec['stream']}, seed {result.spec['seed']}, batch {result.collapse['batch']}"
             collapsed[result.spec["method"]].append(place)

@@ -16,17 +16,11 @@ FAILED = "failed"
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A measurement that no run gives.
+    """A measurement that no run gives."""
 
-    Attributes:
-        kind: The name of the measurement, in ``findtta.paper.measure.MEASUREMENTS``.
-        spec: Model, data and stream that it is taken with.
-        settings: Its own settings, as plain values.
-    """
-
-    kind: str
-    spec: RunSpec
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # a name in ``findtta.paper.measure.MEASUREMENTS``
+    spec: RunSpec  # model, data and stream that it is taken with
+    settings: Mapping[str, Any] = field(default_factory=dict)  # its own, as plain values
 
     def to_dict(self) -> dict[str, Any]:
         """Return the probe as plain values that JSON can write."""
@@ -35,25 +29,15 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a probe gave.
+    """What a probe gave, as plain values."""
 
-    Attributes:
-        digest: The identity of the measurement.
-        status: ``"done"``, or ``"failed"`` with an ``error``.
-        probe: What was asked for.
-        value: What was measured, as plain values.
-        config: What decided it: that of the planned run.
-        environment: Versions, machine and time.
-        error: Type and message of the error.
-    """
-
-    digest: str
+    digest: str  # the identity of the measurement
     status: Literal["done", "failed"]
-    probe: Mapping[str, Any]
+    probe: Mapping[str, Any]  # what was asked for
     value: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    error: Mapping[str, str] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)  # what decided it: that of the planned run
+    environment: Mapping[str, Any] = field(default_factory=dict)  # versions, machine and time
+    error: Mapping[str, str] | None = None  # type and message
 
     @property
     def is_done(self) -> bool:

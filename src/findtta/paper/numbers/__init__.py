@@ -6,6 +6,7 @@ those of the Wild and of the life-long stream belong together, so ``"wild"`` and
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.resources
 import statistics
@@ -13,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from findtta.options import require_known
 
@@ -63,44 +64,26 @@ def read(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperColumn:
-    """A column of a printed table.
+    """A column of a printed table."""
 
-    Attributes:
-        name: Its name here, such as ``"crossmix/cifar10-c"``.
-        printed: Its printed heading.
-        unit: The unit of its numbers.
-        settings: What distinguishes it from other columns: scenario, dataset, delta, ...
-        average_of: The columns whose mean it is; empty for a measured one.
-    """
-
-    name: str
-    printed: str
+    name: str  # such as "crossmix/cifar10-c"
+    printed: str  # its heading
     unit: str
-    settings: Mapping[str, Any]
-    average_of: tuple[str, ...] = ()
+    settings: Mapping[str, Any]  # what distinguishes it from other columns: scenario, dataset, delta, ...
+    average_of: tuple[str, ...] = ()  # the columns whose mean it is; empty for a measured one
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRow:
-    """A row of a printed table.
-
-    Attributes:
-        name: Its name here.
-        printed: Its printed name.
-        method: The method behind it, by its name here.
-        options: The options of the method that make the row.
-        values: The printed numbers, by the name of the column.
-        spreads: The numbers printed after a plus-minus sign, by the name of the column; mostly empty.
-        venue: Where the method appeared, as printed in the main tables; empty elsewhere.
-    """
+    """A row of a printed table: a method with options, and its numbers by the names of the columns."""
 
     name: str
-    printed: str
-    method: str
-    options: Mapping[str, Any]
+    printed: str  # its heading
+    method: str  # by its name here
+    options: Mapping[str, Any]  # those that make the row
     values: Mapping[str, float] = field(default_factory=dict)
-    spreads: Mapping[str, float] = field(default_factory=dict)
-    venue: str = ""
+    spreads: Mapping[str, float] = field(default_factory=dict)  # numbers after a plus-minus sign; mostly empty
+    venue: str = ""  # where the method appeared, as printed in the main tables
 
 
 @dataclass(frozen=True)
@@ -115,29 +98,17 @@ class Erratum:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table of the paper.
-
-    Attributes:
-        id: Its name here.
-        numbers: Its number in the paper; several if printed tables stand side by side.
-        title: What it shows, in our words.
-        label: Its label in the paper's source.
-        columns: The columns, in order.
-        rows: The rows, in order. Tables printed with methods across are transposed.
-        settings: What holds for all its cells, as far as the paper says.
-        notes: What is remarkable about it.
-        errata: Averages that do not follow from the cells. ``rows`` has them as printed.
-    """
+    """A table of the paper; one that is printed with methods across is transposed."""
 
     id: str
-    numbers: tuple[int, ...]
-    title: str
-    label: str
+    numbers: tuple[int, ...]  # its number in the paper; several if printed tables stand side by side
+    title: str  # in our words
+    label: str  # in the paper's source
     columns: tuple[PaperColumn, ...]
     rows: tuple[PaperRow, ...]
-    settings: Mapping[str, Any]
-    notes: tuple[str, ...] = field(default=(), repr=False)
-    errata: tuple[Erratum, ...] = field(default=(), repr=False)
+    settings: Mapping[str, Any]  # what holds for all its cells, as far as the paper says
+    notes: tuple[str, ...] = field(default=(), repr=False)  # what is remarkable about it
+    errata: tuple[Erratum, ...] = field(default=(), repr=False)  # of averages; the rows have them as printed
 
     @property
     def unit(self) -> str:
@@ -253,23 +224,17 @@ def _by_name(names: Sequence[str], numbers: Sequence[float]) -> Mapping[str, flo
 @functools.cache
 def _side_by_side(name: str) -> PaperTable:
     parts = [_printed(part) for part in SIDE_BY_SIDE[name]]
-    rows = [[part.row(row.name) for part in parts] for row in parts[0].rows]
+    rows = []
+    for first in parts[0].rows:
+        values = {column: number for part in parts for column, number in part.row(first.name).values.items()}
+        rows.append(dataclasses.replace(first, values=MappingProxyType(values), spreads={}, venue=""))
     return PaperTable(
         id=name,
         numbers=tuple(number for part in parts for number in part.numbers),
         title=" | ".join(part.title for part in parts),
         label=" | ".join(part.label for part in parts),
         columns=tuple(column for part in parts for column in part.columns),
-        rows=tuple(
-            PaperRow(
-                name=same[0].name,
-                printed=same[0].printed,
-                method=same[0].method,
-                options=same[0].options,
-                values=MappingProxyType({name: number for row in same for name, number in row.values.items()}),
-            )
-            for same in rows
-        ),
+        rows=tuple(rows),
         settings=parts[0].settings,  # where they differ, their columns have settings
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         errata=tuple(erratum for part in parts for erratum in part.errata),
@@ -279,22 +244,25 @@ def _side_by_side(name: str) -> PaperTable:
 # Accuracies by what was measured
 
 
+class PrintedCell(NamedTuple):
+    """A printed number with its row, the number after a plus-minus sign if any, and the number of its table."""
+
+    row: PaperRow
+    value: float
+    spread: float | None
+    table: int
+
+
 @dataclass(frozen=True)
 class PrintedAccuracy:
-    """Printed accuracies of one experiment: a stream of a dataset.
+    """Printed accuracies of one experiment, a stream of a dataset."""
 
-    Attributes:
-        settings: What the paper says of them: network, domains, severity, batch size, ...
-        cells: For each name of a row the row, its number, what is printed after a plus-minus sign or None, and the
-            number of the table.
-    """
-
-    settings: Mapping[str, Any]
-    cells: Mapping[str, tuple[PaperRow, float, float | None, int]]
+    settings: Mapping[str, Any]  # what the paper says of them: network, domains, severity, batch size, ...
+    cells: Mapping[str, PrintedCell]  # by the name of the row
 
     def value(self, row: str) -> float | None:
         """Return the number of a row, or None if it is not printed."""
-        return self.cells[row][1] if row in self.cells else None
+        return self.cells[row].value if row in self.cells else None
 
 
 def printed_accuracy(
@@ -320,35 +288,33 @@ def printed_accuracy(
     Returns:
         The accuracies, or None if the paper has none of such a stream.
     """
-    network = network or NETWORKS[0]
+    main = NETWORKS[0]
     candidates = []
     for paper in tables().values():
         for column in paper.columns:
             known = paper.settings_of(column.name)
-            if (
-                column.unit == "%"
-                and not column.average_of
-                and (known.get("scenario"), known.get("dataset")) == (scenario, dataset)
-                and all(
-                    settings.get(name, known[name]) == known[name] for name in ("delta", "rounds") if name in known
-                )
-            ):
+            asked = {"scenario": scenario, "dataset": dataset, **{"delta": None, "rounds": None, **settings}}
+            same = all(
+                asked[name] in (known.get(name), None) for name in ("scenario", "dataset", "delta", "rounds")
+            )
+            if column.unit == "%" and not column.average_of and same:
                 distance = (
-                    (network, NETWORKS[0], known["model"]).index(known["model"]),
+                    (network or main, main, known["model"]).index(known["model"]),
                     abs(int(known.get("domains", 15)) - domains),
                 )
-                candidates.append((distance, paper, column, known))
+                candidates.append((distance, paper, column))
     if not candidates:
         return None
     nearest = min(distance for distance, *_ in candidates)
     # Ties are tables of the same experiment: the ablation has rows that the main table has not.
-    same = [candidate for candidate in candidates if candidate[0] == nearest]
-    cells: dict[str, tuple[PaperRow, float, float | None, int]] = {}
-    for _, paper, column, _ in same:
+    columns = [(paper, column) for distance, paper, column in candidates if distance == nearest]
+    cells: dict[str, PrintedCell] = {}
+    for paper, column in columns:
         for row in paper.rows:
             number, spread = row.values[column.name], row.spreads.get(column.name)
-            cells.setdefault(row.name, (row, number, spread, paper.numbers[0]))
-    return PrintedAccuracy(same[0][3], cells)
+            cells.setdefault(row.name, PrintedCell(row, number, spread, paper.numbers[0]))
+    paper, column = columns[0]
+    return PrintedAccuracy(paper.settings_of(column.name), cells)
 
 
 # Claims
@@ -370,35 +336,20 @@ class Cells:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A number that the paper states in its text.
-
-    Attributes:
-        id: Its name here.
-        where: The part of the paper that states it.
-        says: What is claimed, in our words.
-        unit: ``"points"`` (of accuracy), ``"%"`` (relative) or ``"times"``.
-        low: The lowest value of the statement.
-        high: The highest value of the statement.
-        tolerance: How far off the tables may be: half of the last digit stated.
-        compare: How ``left`` and ``right`` are compared, a name in ``COMPARISONS``.
-        left: What is compared; None if the tables do not have it.
-        right: What it is compared with.
-        figure: The figure it is read off; empty if it is about a table.
-        note: What else the tables say.
-    """
+    """A number that the paper states in its text."""
 
     id: str
-    where: str
-    says: str
-    unit: str
-    low: float
-    high: float
-    tolerance: float = 0.5
-    compare: str = "difference"
-    left: Cells | None = None
+    where: str  # the part of the paper that states it
+    says: str  # what is claimed, in our words
+    unit: str  # "points" (of accuracy), "%" (relative) or "times"
+    low: float  # the lowest value of the statement
+    high: float  # the highest one
+    tolerance: float = 0.5  # how far off the tables may be: half of the last digit stated
+    compare: str = "difference"  # how left and right are compared, a name in COMPARISONS
+    left: Cells | None = None  # None if the tables do not have it
     right: Cells | None = None
-    figure: str = ""
-    note: str = ""
+    figure: str = ""  # the figure it is read off, if it is not about a table
+    note: str = ""  # what else the tables say
 
     def recompute(self) -> float | None:
         """Return what the paper's tables give, or None if they do not have it."""
@@ -456,27 +407,16 @@ class PaperPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """A figure of the paper in words; its source has none of the points.
-
-    Attributes:
-        id: Its name here.
-        number: Its number in the paper.
-        title: What it shows, in our words.
-        label: Its label in the paper's source; empty if it has none.
-        kind: ``"measurement"``, or ``"drawing"`` or ``"gallery"``, which have no axes.
-        claim: What the paper concludes from it, in our words.
-        panels: Its parts.
-        notes: What is remarkable about it.
-    """
+    """A figure of the paper in our words; its source has none of the points."""
 
     id: str
     number: int
     title: str
-    label: str
-    kind: Literal["measurement", "drawing", "gallery"]
-    claim: str
+    label: str  # in the paper's source; empty if it has none
+    kind: Literal["measurement", "drawing", "gallery"]  # only measurements have axes
+    claim: str  # what the paper concludes from it
     panels: tuple[PaperPanel, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what is remarkable about it
 
 
 @functools.cache
