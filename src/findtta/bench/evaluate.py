@@ -94,19 +94,24 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
             "forward_passes": adapted.cost.forward,
             "backward_passes": adapted.cost.backward,
         },
-        environment={
-            "findtta": findtta.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-            "threads": torch.get_num_threads(),
-            "started": began,
-            "seconds": time.time() - began,
-        },
+        environment=machine_record(device, began),
         **metrics.summary(),
     )
+
+
+def machine_record(device: torch.device, began: float) -> dict[str, Any]:
+    """Return versions, machine and time of what began at ``began`` and ends now; nothing that decides a result."""
+    return {
+        "findtta": findtta.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "started": began,
+        "seconds": time.time() - began,
+    }
 
 
 def failure(spec: RunSpec, digest: str, error: BaseException, config: dict[str, Any] | None = None) -> Result:

@@ -124,8 +124,8 @@ def _setups(arguments: argparse.Namespace) -> tuple[Setup, ...]:
     flags = given(arguments, Setup)
     if arguments.setup is not None:
         if flags:
-            raise OptionError(f"--setup has all datasets and models, so {_SETUP_FLAGS[next(iter(flags))]} must not "
-                              "be given.")  # fmt: skip
+            flag = _SETUP_FLAGS[next(iter(flags))]
+            raise OptionError(f"--setup has all datasets and models, so {flag} must not be given.")
         return read_setups(arguments.setup)
     if not flags:
         return ()
@@ -141,8 +141,7 @@ def _setups(arguments: argparse.Namespace) -> tuple[Setup, ...]:
 
 def _value(name: str, values: Sequence[str], index: int, count: int) -> str:
     if len(values) not in (1, count):
-        raise OptionError(f"{_SETUP_FLAGS[name]} must be given once or {count} times, as the others are, "
-                          f"got {len(values)} times.")  # fmt: skip
+        raise OptionError(f"{_SETUP_FLAGS[name]} must be given once or {count} times, got {len(values)} times.")
     return values[0] if len(values) == 1 else values[index]
 
 

@@ -84,16 +84,17 @@ class AccuracyTable(Item):
         self, study: Study, row: PaperRow, column: PaperColumn, read: Callable[[Result], float] | None = None
     ) -> Cell:
         """Return a cell with the paper's number and ours: the accuracy, or what ``read`` takes from a result."""
-        printed = {"paper": row.values.get(column.name), "spread": row.spreads.get(column.name)}
+        paper, spread = row.values.get(column.name), row.spreads.get(column.name)
         if column.average_of:
             cells = [self.cell(study, row, self.paper.column(name)) for name in column.average_of]
-            return Cell(values=mean_values(cell.values for cell in cells), **printed)
+            return Cell(values=mean_values(cell.values for cell in cells), paper=paper, spread=spread)
         settings = self._settings(column)
         count = settings.get("domains", len(MAIN_CORRUPTIONS))
         return study.cell(
             self._setup(study.context, column),
             read or (lambda result: result.accuracy),
-            **printed,
+            paper=paper,
+            spread=spread,
             method=row.method,
             options=dict(row.options),
             stream=stream_of(**settings),
@@ -180,7 +181,7 @@ class AccuracyTable(Item):
 
 
 class LifelongTable(AccuracyTable):
-    """Accuracy of the whole stream beside the printed one, then of every round, with the printed one at the last."""
+    """Accuracy of the whole stream beside the printed one, then of every round."""
 
     def tables(self, study: Study) -> list[Table]:
         rounds = [self._rounds(study, column) for column in self._measured(study.context)]
@@ -240,7 +241,7 @@ def claims_about(table_id: str) -> list[Claim]:
 
 
 def claims_table(table_id: str, get: GetCell) -> list[Table]:
-    """Return a table of what the paper's text states about a table beside its cells and ours, if it states anything.
+    """Return what the paper's text states about a table beside its cells and ours, if it states anything.
 
     Where setups stand for some of the cells of a claim only, the paper's number is of the same cells as ours.
     """

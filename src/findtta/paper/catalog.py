@@ -20,23 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """The declaration of an item.
-
-    Attributes:
-        id: Its name here.
-        kind: What it is.
-        title: What it shows.
-        alias: Its number in the paper, such as ``"table1"``; empty if it has none.
-        maker: The class that makes it, as ``module:class`` below ``findtta.paper``.
-        settings: What the class is given besides.
-    """
+    """The declaration of an item."""
 
     id: str
     kind: Literal["table", "figure", "control"]
     title: str
-    alias: str
-    maker: str
-    settings: Mapping[str, Any]
+    alias: str  # its number in the paper, such as "table1"; empty if it has none
+    maker: str  # the class that makes it, as module:class below ``findtta.paper``
+    settings: Mapping[str, Any]  # what the class is given besides
 
     def load(self) -> Item:
         """Make the item; only now its module is imported."""
@@ -72,7 +63,7 @@ def find(name: str) -> list[Item]:
     known = {**{id: [id] for id in entries()}, **aliases, **groups()}
     if name not in known:
         raise UnknownNameError(
-            f"item must be one of {', '.join([*groups(), *entries()])}, or its number such as table1, got {name!r}."
+            f"item must be one of {', '.join([*groups(), *entries()])}, or a number such as table1, got {name!r}."
             f"{close_matches(name, known)}"
         )
     return [entries()[id].load() for id in known[name]]

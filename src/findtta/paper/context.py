@@ -1,4 +1,4 @@
-"""What items of the paper are made with: datasets with models that stand for those of the paper, seeds, methods."""
+"""What items are made with: data and models that stand for those of the paper, seeds, methods."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class AgreementControl(Control):
 
 
 class GroupingControl(Control):
-    """What the groups contribute: FIND with random groups of the same sizes, with single images, with no groups."""
+    """What the groups contribute: FIND with random groups of the same sizes, single images, no groups."""
 
     streams = ("crossmix", "random", "static")
     #: For each row the partitioner, or a method that the paper compares.
@@ -154,11 +154,12 @@ class GroupingControl(Control):
             for name, grouping in self.groupings.items()
         }
         titles = [STREAM_TITLES[stream] for stream in self.streams]
-        compared = ("compared", "compared", "ours")
         accuracies = Table(
             title=f"{setup.title}, accuracy in %",
             row_titles=("groups",),
-            columns=tuple(Column(title=title, kind=kind) for title, kind in zip(titles, compared, strict=True)),
+            columns=tuple(
+                Column(title=title, kind="ours" if title == "Static" else "compared") for title in titles
+            ),
             rows=tuple(Row((name,), tuple(of_row)) for name, of_row in cells.items()),
         )
         gains = Table(

@@ -28,8 +28,8 @@ TIMING_NOTE = (
 )
 _GPU_MEMORY = "Memory: the peak of what torch allocated on the GPU, each in a process of its own."
 _CPU_MEMORY = (
-    "Memory: the peak resident memory of a whole process, Python and torch included, each in a process of its own on "
-    "the CPU; the paper's is that of a GPU, so compare what is above the others, not the totals."
+    "Memory: the peak resident memory of a whole process, Python and torch included, each in a process of its own "
+    "on the CPU; the paper's is that of a GPU, so compare what is above the others, not the totals."
 )
 #: For each candidate the method with its options.
 Candidates = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -68,7 +68,7 @@ def _images(study: Study, batches: int) -> int:
 
 
 class CostTable(Item):
-    """A table of time and memory of some candidates, for each setup or, without any, of the paper's numbers alone."""
+    """Time and memory of some candidates, for each setup or, without any, the paper's numbers alone."""
 
     row_title: str
     baseline: str  # the candidate that others are compared with

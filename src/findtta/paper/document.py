@@ -25,21 +25,13 @@ _WIDTH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure that can be drawn.
-
-    Attributes:
-        name: The end of its file name, such as ``"a"``.
-        title: What it shows.
-        draw: Draws it on an empty figure.
-        size: Width and height in inches.
-        data: The numbers behind it, as plain values.
-    """
+    """A figure that can be drawn."""
 
     title: str
-    draw: Callable[[Figure], None]
-    name: str = ""
-    size: tuple[float, float] = (7.0, 4.0)
-    data: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[[Figure], None]  # draws it on an empty figure
+    name: str = ""  # the end of its file name
+    size: tuple[float, float] = (7.0, 4.0)  # width and height in inches
+    data: Mapping[str, Any] = field(default_factory=dict)  # the numbers behind it, as plain values
 
     def render(self) -> dict[str, bytes]:
         """Return it as SVG and as PNG; the same numbers always give the same bytes."""
@@ -62,23 +54,14 @@ def picture(title: str, panels: Sequence[Panel], name: str = "", columns: int | 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """What an item of the paper comes to.
-
-    Attributes:
-        id: The item.
-        title: What it shows.
-        tables: Its tables.
-        pictures: Its figures.
-        notes: Where the setting differs from the paper's, what failed, and what else a reader must know.
-        provenance: What our numbers come from: seeds, images, models with weights, data, streams, command line.
-    """
+    """What an item of the paper comes to."""
 
     id: str
     title: str
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    notes: tuple[str, ...] = ()
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # where the setting differs from the paper's, what failed, and the like
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # what our numbers come from
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain values that JSON can write."""

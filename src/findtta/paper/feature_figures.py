@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from findtta.bench import Result
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
@@ -204,7 +204,7 @@ def _map_panel(title: str, found: Mapping[str, Any], kind: str) -> Panel:
 class Distance(FigureItem):
     """How far instance statistics are from batch statistics, against accuracy, over severities."""
 
-    measures = {"l2": "L2 distance", "cosine": "cosine distance"}
+    measures: ClassVar = {"l2": "L2 distance", "cosine": "cosine distance"}
 
     def panels(self, study: Study) -> list[Panel]:
         panels = []

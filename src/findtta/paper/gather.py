@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from findtta._io import write_file
 from findtta.bench import Plan, Planner
+from findtta.bench.evaluate import machine_record
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
-from findtta.bench.evaluate import machine
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
 from findtta.paper.context import Context
@@ -72,16 +74,10 @@ def gather(
 
 
 def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = False) -> Reading:
-    """Return the reading of a probe: the stored one, or else a new one, which is stored.
+    """Return the reading of a probe, done or failed: the stored one, or else a new one, which is stored.
 
-    Args:
-        probe: The measurement.
-        store: Where readings are kept, in a folder of their own beside the results of runs.
-        planner: Plans the run that it is taken with.
-        retry_failed: Whether to measure again what failed the last time.
-
-    Returns:
-        The reading, done or failed.
+    Readings are stored in a folder of their own beside the results of runs; ``retry_failed`` measures again what
+    failed the last time.
     """
     try:
         plan = planner.plan(probe.spec)
@@ -111,7 +107,7 @@ def _measure(probe: Probe, plan: Plan, digest: str) -> Reading:
         digest=digest,
         probe=probe.to_dict(),
         config=plan.config,
-        environment=machine(plan.spec.device, began),
+        environment=machine_record(torch.device(plan.spec.device), began),
         **outcome,
     )
 

@@ -27,23 +27,14 @@ EVERY_DATASET: tuple[Place, ...] = tuple((dataset, RESNET) for dataset in DATASE
 
 @dataclass(kw_only=True, eq=False)
 class Item:
-    """A table or figure of the paper, or a control that it lacks.
-
-    Attributes:
-        id: Its name here.
-        title: What it shows.
-        kind: What it is.
-        alias: Its number in the paper, such as ``"table1"``; empty if it has none.
-        fixed_notes: What a reader must know, whatever it is made with.
-        places: The datasets and networks of the paper that it is about.
-    """
+    """A table or figure of the paper, or a control that it lacks."""
 
     id: str
     title: str
     kind: Literal["table", "figure", "control"]
-    alias: str = ""
-    fixed_notes: tuple[str, ...] = ()
-    places: tuple[Place, ...] = EVERY_DATASET
+    alias: str = ""  # its number in the paper, such as "table1"; empty if it has none
+    fixed_notes: tuple[str, ...] = ()  # what a reader must know, whatever it is made with
+    places: tuple[Place, ...] = EVERY_DATASET  # the datasets and networks of the paper that it is about
 
     @property
     def heading(self) -> str:

@@ -27,8 +27,8 @@ from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
 from findtta.algorithms.gradient import GradientAdapted
 from findtta.bench import Plan
-from findtta.bench.executors import Processes, Task
 from findtta.bench.cost import interleaved_seconds
+from findtta.bench.executors import Processes, Task
 from findtta.data.contact_sheet import contact_sheet
 from findtta.errors import FindTTAError, InputError, OptionError, SkippedUpdateWarning
 from findtta.functional import count_groups, nmi, partition, purity
@@ -55,8 +55,8 @@ def measure_times(plan: Plan, settings: Settings) -> Values:
             ``batches``: how many are timed.
 
     Returns:
-        For each candidate ``ratio`` (to the source's time, the median over batches), ``seconds`` (the median) and its
-        ``forward`` and ``backward`` passes, or an ``error``.
+        For each candidate ``ratio`` (to the source's time, the median over batches), ``seconds`` (the median) and
+        its ``forward`` and ``backward`` passes, or an ``error``.
     """
     batches = _full_batches(plan, int(settings["batches"]))
     models: dict[str, Adapted] = {}
@@ -96,11 +96,9 @@ def measure_memory(plan: Plan, settings: Settings) -> Values:
 
 
 def measure_groups(plan: Plan, settings: Settings) -> Values:
-    """Count groups in every layer, and measure how far they agree with domains and classes.
+    """Count groups in every layer in ``batches`` batches, and measure how far they agree with domains and classes.
 
-    Args:
-        plan: Model and stream; FIND with its default alpha decides what features deeper layers see.
-        settings: ``batches``: how many to look at.
+    FIND with its default alpha decides what features deeper layers see.
 
     Returns:
         ``layers``: for each its ``name``, and mean and standard deviation over the batches of ``groups_real``,
@@ -166,11 +164,9 @@ class _Observer:
 
 
 def measure_gradients(plan: Plan, settings: Settings) -> Values:
-    """Measure the norm of the gradient of all trained parameters at every batch.
+    """Measure the norm of the gradient of all trained parameters at every batch, at most ``batches`` of them.
 
-    Args:
-        plan: Model, stream, and a method that learns. If it takes two gradients per batch (SAR), it is the first one.
-        settings: ``batches``: how many at most.
+    The plan has a method that learns; of one that takes two gradients per batch (SAR) it is the first.
 
     Returns:
         ``steps``: the batches from which the method learned, counted from 1; ``norms``: the gradient at each.
@@ -202,9 +198,7 @@ def measure_gradients(plan: Plan, settings: Settings) -> Values:
 def measure_distances(plan: Plan, settings: Settings) -> Values:
     """Measure in every domain how far instance statistics are from batch statistics, and how accurate TBN is.
 
-    Args:
-        plan: Model and stream, of batches of one domain each.
-        settings: ``part``: which part of the layers counts, such as 1/3 for the last third.
+    Of the layers the last ``part`` counts, such as 1/3; batches of several domains are left out.
 
     Returns:
         ``layers``: their names; ``domains``: for each its ``samples``, ``accuracy`` in percent, and the means over
@@ -213,38 +207,32 @@ def measure_distances(plan: Plan, settings: Settings) -> Values:
     adapted = _adapted(plan, "tbn")
     layers = list(adapted.layers())
     chosen = dict(layers[-max(1, round(len(layers) * float(settings["part"]))) :])
-    found: dict[str, list[tuple[float, ...]]] = {}
+    found: dict[str, list[tuple[int, float, float, float]]] = {}
     with watched_features(chosen) as seen:
         for inputs, labels, batch in _batches(plan):
             if len(labels) < 2 or (batch.domain_ids != batch.domain_ids[0]).any():
                 continue  # a batch of one has no distances, a mixed batch none of one domain
-            correct = int((adapted(inputs).argmax(1).cpu() == torch.from_numpy(labels)).sum())
+            correct = (adapted(inputs).argmax(1).cpu() == torch.from_numpy(labels)).float().mean()
             l2, cosine = np.mean([distances(means) for means in seen.values()], axis=0)
-            row = (len(labels), 100.0 * correct, len(labels) * l2, len(labels) * cosine)
+            row = (len(labels), 100.0 * float(correct), float(l2), float(cosine))
             found.setdefault(plan.dataset.domains[int(batch.domain_ids[0])], []).append(row)
     domains = {}
     for domain, rows in found.items():
-        samples, correct, l2, cosine = (float(sum(column)) for column in zip(*rows, strict=True))
-        domains[domain] = {
-            "samples": int(samples),
-            "accuracy": correct / samples,
-            "l2": l2 / samples,
-            "cosine": cosine / samples,
-        }
+        sizes, *columns = zip(*rows, strict=True)
+        means = [float(np.average(column, weights=sizes)) for column in columns]
+        domains[domain] = {"samples": sum(sizes), **dict(zip(("accuracy", "l2", "cosine"), means, strict=True))}
     return {"layers": list(chosen), "domains": domains}
 
 
 def measure_map(plan: Plan, settings: Settings) -> Values:
-    """Map the features of some images at a layer of the source model to two dimensions by t-SNE.
+    """Map the features of ``samples`` images at a layer of the source model to two dimensions by t-SNE.
 
-    Args:
-        plan: Model and stream.
-        settings: ``samples``: how many images; ``depth``: where the layer is, 0 (first) to 1 (last).
+    ``depth`` says which layer, from 0 (the first) to 1 (the last).
 
     Returns:
-        ``layer`` (its name), ``index`` and ``layers`` (how many there are); for each image ``x``, ``y``, ``domain``
-        and ``class``; ``agreement``: for domain and class how often the nearest neighbour among the features (not on
-        the map) has the ``same``, and how often it would by ``chance``, in percent.
+        ``layer`` (its name), ``index`` and ``layers`` (how many there are); for each image ``x``, ``y``,
+        ``domain`` and ``class``; ``agreement``: for domain and class how often the nearest neighbour among the
+        features (not on the map) has the ``same``, and how often it would by ``chance``, in percent.
     """
     model = _adapted(plan, "source")
     norms = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]

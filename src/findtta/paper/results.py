@@ -86,7 +86,7 @@ class Results:
 
 
 class Study:
-    """What an item is made with and made of: a context and results. It records the runs and probes it is asked for.
+    """What an item is made with and made of: a context and results. It records what is asked of it.
 
     Args:
         context: Setups, seeds and methods.

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.paper.accuracy_tables import STREAM_TITLES, mean_values, stream_of
@@ -32,21 +32,13 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A panel of accuracy against a setting.
-
-    Attributes:
-        title: What the panel shows.
-        x: What the setting is.
-        lines: For each name in the legend its look and the settings of its runs.
-        points: For each value the settings of its runs; if there are several, their accuracies are averaged.
-        more: Further attributes of the panel.
-    """
+    """A panel of accuracy against a setting."""
 
     title: str
-    x: str
-    lines: Mapping[str, tuple[str, Settings]]
-    points: Mapping[float, Sequence[Settings]]
-    more: Mapping[str, Any] = field(default_factory=dict)
+    x: str  # what the setting is
+    lines: Mapping[str, tuple[str, Settings]]  # for each name in the legend its look and the settings of its runs
+    points: Mapping[float, Sequence[Settings]]  # for each value the settings of the runs that are averaged
+    more: Mapping[str, Any] = field(default_factory=dict)  # further attributes of the panel
 
     def panel(self, study: Study, setup: Setup) -> Panel:
         """Return the panel; points without results are left out, and lines without points."""
@@ -192,8 +184,8 @@ def panel_title(setup: Setup, network: str) -> str:
 class GainAndGradient(SweepFigure):
     """What batch statistics add, what fine-tuning adds on top of them, and the gradient at every step."""
 
-    streams = {"static": "Static", "crossmix": "CrossMix"}
-    methods = {"source": "Source", "tbn": "+ batch statistics (TBN)", "sar": "+ fine-tuning (SAR)"}
+    streams: ClassVar = {"static": "Static", "crossmix": "CrossMix"}
+    methods: ClassVar = {"source": "Source", "tbn": "+ batch statistics (TBN)", "sar": "+ fine-tuning (SAR)"}
 
     def sweeps(self, context: Context, setup: Setup, network: str) -> list[Sweep]:
         return [

@@ -1,7 +1,8 @@
 """What the paper printed: its tables, the claims of its text, and its figures in words.
 
-The numbers are in the TOML files beside this module, one per table, exactly as printed. Thirteen tables are printed;
-those of the Wild and of the life-long stream belong together, so ``"wild"`` and ``"lifelong"`` name them side by side.
+The numbers are in the TOML files beside this module, one per table, exactly as printed. Thirteen tables are
+printed. Those of the Wild and of the life-long stream belong together: ``"wild"`` and ``"lifelong"``
+name them side by side.
 """
 
 from __future__ import annotations
@@ -388,7 +389,7 @@ def _claim(name: str, fields: Mapping[str, Any]) -> Claim:
         if side in ("left", "right")
     }
     plain = {key: content for key, content in fields.items() if key not in ("stated", "recomputed", *sides)}
-    return Claim(id=name, low=low, high=high, **plain, **sides)
+    return Claim(id=name, low=low, high=high, left=sides.get("left"), right=sides.get("right"), **plain)
 
 
 # Figures
