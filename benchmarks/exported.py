@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from zoo import build
 
 from findtta import adapt, export, models, streams
-from findtta.bench.timing import interleaved_ratios
+from findtta.bench.cost import interleaved_ratios
 from findtta.data.open import load as load_data
 from findtta.images import to_input
 from findtta.tables import render

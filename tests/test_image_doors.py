@@ -17,8 +17,6 @@ pytest.importorskip("prometheus_client", reason="the 'serve' extra is not instal
 pytest.importorskip("python_multipart", reason="the 'serve' extra is not installed")
 
 import httpx
-from findtta.serve.engine import Description
-from findtta.serve.telemetry import Telemetry
 
 from findtta.cli import main as command
 from findtta.data.dataset import CLEAN
@@ -27,6 +25,8 @@ from findtta.models import load
 from findtta.predictor import Predictor
 from findtta.serve import Settings
 from findtta.serve.app import Frontend
+from findtta.serve.engine import Description
+from findtta.serve.telemetry import Telemetry
 
 MODEL, METHOD, SIDE = "shapes-resnet26", "find", 32
 

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Style = Literal["lines", "bands", "bars", "points"]
+Look = tuple[str, str, str]  # colour, marker, line
 
 _BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#6E6E6E", "#B8A800",
 )  # fmt: skip
 #: Colour, marker and line of each method and stream, the same in every figure. The colours (after Okabe and Ito)
 #: can be told apart by the colour-blind; where one comes back, marker and line differ.
-LOOKS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+LOOKS: Mapping[str, Look] = MappingProxyType(
     {
         "source": ("#000000", "o", "-"),
         "tbn": (_GREY, "s", "-"),
@@ -38,6 +39,7 @@ LOOKS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "alpha-bn": (_ORANGE, "d", "-."),
         "find": (_RED, "o", "-"),
         "find-star": (_BLUE, "*", "-"),
+        "find-soft": (_GREEN, "p", "-"),
         "CrossMix": (_BLUE, "o", "-"),
         "Random": (_ORANGE, "s", "-"),
         "Shuffle": (_GREEN, "^", "--"),  # it often lies upon Random
@@ -46,7 +48,7 @@ LOOKS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "noise": ("#000000", "", ":"),
     }
 )
-_CYCLE = (_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW)
+CYCLE = (_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW)
 _MARKERS = "os^Dv<>P"
 _STRONG = ("find", "find-star")  # what the paper is about
 _CROWDED = 6  # more names than this go beside the panels
@@ -62,7 +64,7 @@ class Series:
         x: Where they are.
         y: How high they are.
         spread: Standard deviation of each; no error bars are drawn if it is empty or 0.
-        look: A name in ``LOOKS``; others get the next colour.
+        look: A name in ``LOOKS``, or a look; others get the next colour.
         right: Whether they are measured on the axis at the right.
         labels: What is written at each point, if anything.
     """
@@ -71,7 +73,7 @@ class Series:
     x: tuple[float, ...]
     y: tuple[float, ...]
     spread: tuple[float, ...] = ()
-    look: str = ""
+    look: str | Look = ""
     right: bool = False
     labels: tuple[str, ...] = ()
 
@@ -153,7 +155,7 @@ def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     axes = [axis for row in grid for axis in row]
     handles: dict[str, Any] = {}
     for axis, panel in zip(axes, panels, strict=False):
-        named = _draw_panel(axis, panel)
+        named = draw_panel(axis, panel)
         if not panel.legend:
             continue
         if any(map(_is_crowded, panels)):
@@ -173,8 +175,8 @@ def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
         )
 
 
-def _draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
-    """Draw one panel, and return what the legend is made of."""
+def draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
+    """Draw one panel, and return what the legend is made of; in an SVG, ids say what belongs to which series."""
     from matplotlib.ticker import NullLocator
 
     axis.set_title(panel.title, fontsize=9)
@@ -197,7 +199,11 @@ def _draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
     handles = {}
     for index, series in enumerate(panel.series):
         on = right if right is not None and series.right else axis
+        before = on.get_children()
         handles[series.name] = _DRAWN[panel.style](on, panel, series, index)
+        new = [artist for artist in on.get_children() if artist not in before]
+        for number, artist in enumerate(new):
+            artist.set_gid(f"series-{index}-{number}")
     if panel.ticks:
         axis.set_xticks([*panel.ticks.values()], [*panel.ticks.keys()])
         axis.xaxis.set_minor_locator(NullLocator())
@@ -249,7 +255,7 @@ def _draw_bar(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
 
 def _draw_points(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
     colour, marker, _ = _look(series, index)
-    many = len(series.x) > 12 or len(panel.series) > len(_CYCLE)
+    many = len(series.x) > 12 or len(panel.series) > len(CYCLE)
     (drawn,) = axis.plot(
         series.x,
         series.y,
@@ -269,11 +275,13 @@ def _draw_points(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
 _DRAWN = {"lines": _draw_line, "bands": _draw_band, "bars": _draw_bar, "points": _draw_points}
 
 
-def _look(series: Series, index: int) -> tuple[str, str, str]:
+def _look(series: Series, index: int) -> Look:
+    if isinstance(series.look, tuple):
+        return series.look
     if series.look in LOOKS:
         return LOOKS[series.look]
-    colour, marker = _CYCLE[index % len(_CYCLE)], _MARKERS[(index + index // len(_CYCLE)) % len(_MARKERS)]
-    return colour, marker, ("-", "--", ":")[index // len(_CYCLE) % 3]
+    colour, marker = CYCLE[index % len(CYCLE)], _MARKERS[(index + index // len(CYCLE)) % len(_MARKERS)]
+    return colour, marker, ("-", "--", ":")[index // len(CYCLE) % 3]
 
 
 def _is_crowded(panel: Panel) -> bool:

@@ -1,4 +1,4 @@
-"""A tiny network, and results of the paper's runs that nothing was computed for."""
+"""A tiny model, and results of the paper's runs that nothing was computed for."""
 
 import hashlib
 import json
@@ -9,7 +9,10 @@ from typing import Any
 from torch import nn
 
 from findtta.bench import Result, RunSpec
-from findtta.paper.items import Context, Item, Results, Setup
+from findtta.paper import catalog
+from findtta.paper.context import Context, Setup
+from findtta.paper.items import Item
+from findtta.paper.results import Results
 from findtta.streams import parse
 from nets import filled
 
@@ -43,6 +46,10 @@ class Broken(nn.Module):
 
 def broken() -> nn.Module:
     return Broken().eval()
+
+
+def load(id: str) -> Item:
+    return catalog.entries()[id].load()
 
 
 def tiny_setup(**settings: Any) -> Setup:

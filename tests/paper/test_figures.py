@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import importlib
 import io
 import json
 
@@ -11,24 +10,24 @@ import matplotlib.figure
 import numpy as np
 import pytest
 import torch
-from made_paper import all_setups, digest, failed, made, tiny_context
+from made_paper import all_setups, digest, failed, load, made, tiny_context
 from PIL import Image
 
 from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
-from findtta.paper import numbers, registry
+from findtta.paper import catalog, numbers
+from findtta.paper.context import Context
 from findtta.paper.document import picture
-from findtta.paper.figures import FIGURES
-from findtta.paper.figures.base import PaperFigure, accuracy_series
-from findtta.paper.figures.distance import CORRUPTIONS
-from findtta.paper.figures.domains_and_batch import COUNTS, mixtures
+from findtta.paper.feature_figures import CORRUPTIONS
 from findtta.paper.gather import take
-from findtta.paper.items import Context, Probe, Reading, Results
-from findtta.paper.measure.features import _agreement, distances, instance_means, watched
+from findtta.paper.measure import MEASUREMENTS, distances, neighbour_agreement, watched_features
 from findtta.paper.numbers import METHODS
-from findtta.paper.write import draw, save
+from findtta.paper.results import Probe, Reading, Results
+from findtta.paper.sweep_figures import DOMAIN_COUNTS, mixtures
 from findtta.plots import LOOKS, Panel, Series
+
+FIGURES = catalog.groups()["figures"]
 
 QUICK = Context.quickly()
 LAYERS = [
@@ -39,15 +38,15 @@ LAYERS = [
 
 def made_value(probe):
     """What a probe could have given."""
-    name = probe.kind.rpartition(":")[2]
-    if name == "measure_times":
+    name = probe.kind
+    if name == "times":
         names = probe.settings["candidates"]
         return {"candidates": {one: {"ratio": 1.0 + place / 10} for place, one in enumerate(names)}}
-    if name == "measure_groups":
+    if name == "groups":
         return {"layers": [{"groups_noise": {"mean": 16.0, "std": 1.0}} for _ in LAYERS]}
-    if name == "measure_gradients":
+    if name == "gradients":
         return {"steps": [1, 2, 4], "norms": [0.5, 0.25, 0.125]}
-    if name == "measure_distances":
+    if name == "distances":
         return {
             "layers": ["norm"],
             "domains": {
@@ -61,7 +60,7 @@ def made_value(probe):
                 for level in SEVERITIES
             },
         }
-    if name == "measure_map":
+    if name == "map":
         return {
             "layer": "norm",
             "index": 3,
@@ -72,14 +71,14 @@ def made_value(probe):
             "class": ["star", "star", "ring"],
             "agreement": {kind: {"same": 50.0, "chance": 10.0} for kind in ("domain", "class")},
         }
-    if name == "measure_shares":
+    if name == "shares":
         return {
             "title": "2 batches",
             "domains": ["fog@5", "snow@5"],
             "edges": [0, 1, 2],
             "shares": [[1, 0], [0.5, 0.5]],
         }
-    assert name == "measure_sheet"
+    assert name == "sheet"
     return {"domains": ["fog@5"], "png": made_png()}
 
 
@@ -128,81 +127,79 @@ def series(panel, name):
 PLOTTED = [id for id in FIGURES if id not in ("corruptions", "wings", "scenarios")]
 
 
-# The registry
+# The catalog
 
 
 def test_every_figure_of_the_paper_that_shows_something_measured_or_real_has_an_item():
     wanted = [id for id, figure in numbers.figures().items() if figure.kind != "drawing" or id == "scenarios"]
     assert [*wanted, "alpha"] == list(FIGURES)
     for id in wanted:
-        item = registry.load(id)
-        assert item.aliases == (f"figure{numbers.figure(id).number}",)
+        item = load(id)
+        assert item.alias == f"figure{numbers.figure(id).number}"
         assert (item.kind, item.title) == ("figure", numbers.figure(id).title)
 
 
-@pytest.mark.parametrize("id", FIGURES)
-def test_probes_name_functions_that_are_there(id):
-    for probe in registry.load(id).probes(QUICK):
-        module, _, name = probe.kind.partition(":")
-        assert callable(getattr(importlib.import_module(module), name))
-        json.dumps(probe.to_dict())
+def test_probes_name_measurements_that_exist():
+    probes = [probe for entry in catalog.entries().values() for probe in entry.load().probes(QUICK)]
+    assert {probe.kind for probe in probes} == set(MEASUREMENTS)
+    json.dumps([probe.to_dict() for probe in probes])
 
 
 # What they ask for
 
 
 def test_by_number_of_domains_every_point_is_of_all_images():
-    for count in COUNTS:
+    for count in DOMAIN_COUNTS:
         parts = mixtures(count)
         assert {len(part) for part in parts} == {count}
         assert sorted(domain for part in parts for domain in part) == sorted(MAIN_CORRUPTIONS)
-    specs = registry.load("domains-and-batch").specs(QUICK)
+    specs = load("domains-and-batch").specs(QUICK)
     assert {spec.method for spec in specs} == {"source", "tbn"}
-    assert len(specs) == 2 * (15 + 5 + 3 + 1 + 3)
+    assert len(specs) == 2 * (15 + 5 + 3 + 1 + 2)  # the usual batch size has the runs of all domains
     assert {spec.stream for spec in specs} == {"crossmix"}
 
 
 def test_batch_sizes_of_all_methods():
-    specs = registry.load("batch-size").specs(Context(seeds=(0,)))
+    specs = load("batch-size").specs(Context(seeds=(0,)))
     assert {spec.method for spec in specs} == set(METHODS)
     assert sorted({spec.batch_size for spec in specs}) == [1, 4, 16, 64, 256]
-    few = registry.load("batch-size").specs(dataclasses.replace(QUICK, methods=("find",)))
+    few = load("batch-size").specs(dataclasses.replace(QUICK, methods=("find",)))
     assert [(spec.method, spec.batch_size) for spec in few] == [("find", 1), ("find", 8), ("find", 64)]
-    assert len(registry.load("batch-size-all").specs(Context(setups=all_setups(), seeds=(0,)))) == 3 * len(specs)
+    assert len(load("batch-size-all").specs(Context(setups=all_setups(), seeds=(0,)))) == 3 * len(specs)
 
 
 def test_thresholds_are_run_and_timed():
-    item = registry.load("threshold")
+    item = load("threshold")
     specs, (times,) = item.specs(QUICK), item.probes(QUICK)
     assert [spec.options["threshold"] for spec in specs] == [0.0, 0.1, 0.3, 1.0]
     assert {spec.method for spec in specs} == {"find-star"}
     asked = times.settings["candidates"].values()
     assert [one["options"].get("threshold") for one in asked] == [None, 0.0, 0.1, 0.3, 1.0]
-    (transformer,) = {spec.model for spec in registry.load("threshold-more").specs(QUICK)}
+    (transformer,) = {spec.model for spec in load("threshold-more").specs(QUICK)}
     assert transformer == "shapes-efficientvit_m0"
 
 
 def test_alpha_is_swept_from_groups_alone_to_the_source():
-    specs = registry.load("alpha").specs(Context(seeds=(0,)))
+    specs = load("alpha").specs(Context(seeds=(0,)))
     assert {spec.method for spec in specs} == {"find"}
     assert sorted({spec.options["alpha"] for spec in specs}) == [step / 10 for step in range(11)]
     assert {spec.stream for spec in specs} == {"crossmix", "random:variant=paper", "shuffle", "static"}
 
 
 def test_cold_starts_share_a_stream_that_is_long_enough():
-    specs = [spec for spec in registry.load("sensitivity").specs(Context(seeds=(0,))) if spec.options]
+    specs = [spec for spec in load("sensitivity").specs(Context(seeds=(0,))) if spec.options]
     assert [spec.options["cold_start"] for spec in specs] == [3, 5, 10, 20, 50, 100]
     (images,) = {spec.images for spec in specs}
     assert images * 15 >= 100 * 64
 
 
 def test_distances_are_measured_at_all_severities_in_one_stream():
-    (probe,) = registry.load("distance").probes(QUICK)
+    (probe,) = load("distance").probes(QUICK)
     assert (probe.spec.severity, probe.spec.domains, probe.spec.stream) == (SEVERITIES, CORRUPTIONS, "static")
 
 
 def test_maps_are_of_as_many_images_in_one_domain_as_in_all():
-    mixed, single = registry.load("tsne").probes(QUICK)[0], registry.load("tsne").probes(QUICK)[1]
+    mixed, single = load("tsne").probes(QUICK)[0], load("tsne").probes(QUICK)[1]
     assert (mixed.spec.images, mixed.spec.domains) == (128, None)
     assert (single.spec.images, single.spec.domains) == (single.settings["samples"], MAIN_CORRUPTIONS[:1])
 
@@ -210,33 +207,35 @@ def test_maps_are_of_as_many_images_in_one_domain_as_in_all():
 # What they make of it
 
 
-@pytest.mark.parametrize("id", FIGURES)
-def test_a_figure_of_nothing_says_so(id):
-    document = registry.load(id).document(Context(setups=()), Results())
-    assert (document.id, document.pictures) == (id, ())
-    assert any("Nothing at hand stands for" in note for note in document.notes)
-    assert any("nothing to draw" in note for note in document.notes)
+def test_figures_of_nothing_say_so():
+    for id in FIGURES:
+        document = load(id).document(Context(setups=()), Results())
+        assert (document.id, document.pictures) == (id, ())
+        assert any("No setup stands for" in note for note in document.notes)
+        assert any("Nothing is drawn" in note for note in document.notes)
 
 
-@pytest.mark.parametrize("id", FIGURES)
-def test_failed_runs_and_measurements_give_notes(id):
-    item = registry.load(id)
-    results = Results(
-        [(spec, failed(spec)) for spec in item.specs(QUICK)],
-        [(probe, broken_reading(probe)) for probe in item.probes(QUICK)],
-    )
-    document = item.document(QUICK, results)
-    assert document.pictures == ()
-    assert any(note.startswith("Failed: ") and "no luck" in note for note in document.notes)
+def test_failed_runs_and_measurements_give_notes():
+    for item in map(load, FIGURES):
+        results = Results(
+            [(spec, failed(spec)) for spec in item.specs(QUICK)],
+            [(probe, broken_reading(probe)) for probe in item.probes(QUICK)],
+        )
+        document = item.document(QUICK, results)
+        assert document.pictures == ()
+        assert any(note.startswith("Failed: ") and "no luck" in note for note in document.notes)
 
 
-@pytest.mark.parametrize("id", FIGURES)
+FAST = ("alpha", "corruptions", "scenarios")
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=() if id in FAST else pytest.mark.slow) for id in FIGURES])
 def test_every_figure_is_written(id, tmp_path):
-    item = registry.load(id)
+    item = load(id)
     document = item.document(QUICK, made_results(item, QUICK))
     assert document.pictures
     assert any("ANOTHER DATASET" in note for note in document.notes)
-    files = save(document, tmp_path)
+    files = document.save(tmp_path)
     pictures = [file for file in files if file.suffix in (".svg", ".png")]
     assert len(pictures) == 2 * len(document.pictures)
     assert json.loads((tmp_path / f"{id}.json").read_text())["pictures"][0]["data"]
@@ -245,7 +244,7 @@ def test_every_figure_is_written(id, tmp_path):
 
 @pytest.mark.parametrize("id", PLOTTED)
 def test_what_is_stored_is_what_is_drawn(id):
-    item = registry.load(id)
+    item = load(id)
     for one in item.document(QUICK, made_results(item, QUICK)).pictures:
         figure = drawn(one)
         heights = [list(np.asarray(line.get_ydata(), float)) for axis in figure.axes for line in axis.get_lines()]
@@ -258,7 +257,7 @@ def test_what_is_stored_is_what_is_drawn(id):
 
 
 def test_points_are_means_over_seeds_with_their_deviation():
-    item, context = registry.load("batch-size"), Context(methods=("find",))
+    item, context = load("batch-size"), Context(methods=("find",))
     (panel,) = panels_of(
         item.document(context, made_results(item, context, lambda spec: spec.batch_size + spec.seed))
     )
@@ -270,7 +269,7 @@ def test_points_are_means_over_seeds_with_their_deviation():
 
 
 def test_what_is_missing_is_left_out_of_a_line():
-    item, context = registry.load("batch-size"), dataclasses.replace(QUICK, methods=("find", "tbn"))
+    item, context = load("batch-size"), dataclasses.replace(QUICK, methods=("find", "tbn"))
     runs = [(spec, made(spec) if spec.method == "find" and spec.batch_size > 1 else failed(spec))
             for spec in item.specs(context)]  # fmt: skip
     (panel,) = panels_of(item.document(context, Results(runs)))
@@ -278,7 +277,7 @@ def test_what_is_missing_is_left_out_of_a_line():
 
 
 def test_numbers_of_domains_are_averaged_over_the_mixtures():
-    item = registry.load("domains-and-batch")
+    item = load("domains-and-batch")
     worth = {domain: float(place) for place, domain in enumerate(MAIN_CORRUPTIONS)}
 
     def accuracy(spec):
@@ -290,7 +289,7 @@ def test_numbers_of_domains_are_averaged_over_the_mixtures():
 
 
 def test_time_is_on_the_axis_at_the_right():
-    item = registry.load("threshold")
+    item = load("threshold")
     document = item.document(QUICK, made_results(item, QUICK))
     (panel,) = panels_of(document)
     assert series(panel, "time")["y"] == pytest.approx([1.1, 1.2, 1.3, 1.4])
@@ -300,7 +299,7 @@ def test_time_is_on_the_axis_at_the_right():
 
 
 def test_groups_of_every_layer_with_a_band_and_noise_beside_them():
-    item = registry.load("group-counts")
+    item = load("group-counts")
     (panel,) = panels_of(item.document(QUICK, made_results(item, QUICK)))
     assert [one["name"] for one in panel["series"]] == ["CrossMix", "Random", "Shuffle", "noise"]
     assert series(panel, "Random")["y"] == [15.0, 14.0, 13.0, 12.0]
@@ -309,7 +308,7 @@ def test_groups_of_every_layer_with_a_band_and_noise_beside_them():
 
 
 def test_scores_of_a_cold_start_that_did_not_end_are_left_out():
-    item = registry.load("sensitivity")
+    item = load("sensitivity")
     runs = []
     for spec in item.specs(QUICK):
         result = made(spec, layers=LAYERS)
@@ -324,7 +323,7 @@ def test_scores_of_a_cold_start_that_did_not_end_are_left_out():
 
 
 def test_distances_run_over_severities():
-    item = registry.load("distance")
+    item = load("distance")
     l2, cosine = panels_of(item.document(QUICK, made_results(item, QUICK)))
     assert series(l2, "fog")["x"] == [3.0, 2.0, 1.0, 0.0, -1.0]
     assert series(cosine, "fog")["y"] == [89.0, 88.0, 87.0, 86.0, 85.0]
@@ -332,7 +331,7 @@ def test_distances_run_over_severities():
 
 
 def test_gains_and_gradients():
-    item = registry.load("gain-and-gradient")
+    item = load("gain-and-gradient")
     worth = {"source": 50.0, "tbn": 60.0, "sar": 61.0}
     gains, steps = panels_of(item.document(QUICK, made_results(item, QUICK, lambda spec: worth[spec.method])))
     assert [one["y"] for one in gains["series"]] == [[50.0] * 2, [60.0] * 2, [61.0] * 2]
@@ -344,24 +343,20 @@ def test_every_method_has_a_look_of_its_own():
     assert len(set(looks)) == len(METHODS)
 
 
-def test_a_line_without_runs_is_none():
-    assert accuracy_series(Results(), "name", [(1.0, [])]) == []
-
-
 def test_many_names_stand_beside_the_panels():
     lines = tuple(Series(name=str(number), x=(0.0, 1.0), y=(0.0, number)) for number in range(9))
-    one = picture("many", [Panel(title="t", x="x", y="y", series=lines)])
+    (one,) = picture("many", [Panel(title="t", x="x", y="y", series=lines)])
     figure = drawn(one)
     assert len(figure.legends[0].get_texts()) == 9
     assert figure.axes[0].get_legend() is None
-    assert draw(one)["png"] == draw(one)["png"]
+    assert one.render()["png"] == one.render()["png"]
 
 
 # Measurements
 
 
 def measured(kind, tmp_path, spec, **settings):
-    probe = Probe(kind=f"findtta.paper.measure.{kind}", spec=spec, settings=settings)
+    probe = Probe(kind=kind, spec=spec, settings=settings)
     found = take(probe, Store(tmp_path), Planner())
     assert found.status == "done", found.error
     return found.value
@@ -380,21 +375,23 @@ def test_distances_of_a_batch():
 def test_copies_of_an_image_are_no_neighbours():
     vectors = torch.tensor([[0.0], [0.1], [1.0], [1.1]])
     kinds = ["star", "star", "ring", "ring"]
-    assert _agreement(vectors, kinds, [0, 1, 2, 3])["same"] == 100
-    copies = _agreement(vectors, kinds, [0, 0, 1, 1])  # the nearest other image is of the other class
+    assert neighbour_agreement(vectors, kinds, [0, 1, 2, 3])["same"] == 100
+    copies = neighbour_agreement(vectors, kinds, [0, 0, 1, 1])  # the nearest other image is of the other class
     assert copies == {"same": 0.0, "chance": 0.0}
-    assert _agreement(vectors, kinds, [0, 1, 2, 3])["chance"] == pytest.approx(100 / 3)
+    assert neighbour_agreement(vectors, kinds, [0, 1, 2, 3])["chance"] == pytest.approx(100 / 3)
 
 
-def test_means_over_positions():
+def test_features_are_means_over_positions():
     features = torch.arange(24.0).reshape(2, 3, 2, 2)
-    assert torch.equal(instance_means(features), features.mean((2, 3)))
-    assert torch.equal(instance_means(features[:, :, 0, 0]), features[:, :, 0, 0])
+    layer = torch.nn.BatchNorm2d(3).eval()
+    with watched_features({"one": layer}) as seen:
+        layer(features)
+    assert torch.equal(seen["one"], features.mean((2, 3)))
 
 
 def test_watching_ends_with_the_block():
     layer = torch.nn.BatchNorm1d(3).eval()
-    with watched({"one": layer}) as seen:
+    with watched_features({"one": layer}) as seen:
         layer(torch.ones(2, 3))
     assert torch.equal(seen["one"], torch.ones(2, 3))
     layer(torch.zeros(2, 3))
@@ -404,13 +401,13 @@ def test_watching_ends_with_the_block():
 @torch.no_grad()
 def test_distances_are_measured_in_every_domain(tmp_path):
     spec = tiny_spec(method="tbn", stream="static", domains=("fog", "contrast"), severity=(1, 5))
-    value = measured("features:measure_distances", tmp_path, spec, part=0.5)
-    assert value["layers"] == ["4"]
+    value = measured("distances", tmp_path, spec, part=0.5)
+    assert value["layers"] == ["net.4"]
     assert set(value["domains"]) == {"fog@1", "fog@5", "contrast@1", "contrast@5"}
     assert {found["samples"] for found in value["domains"].values()} == {24}
     found = value["domains"]["fog@5"]
     plan, samples, total = Planner().plan(spec), 0, 0.0
-    convolution, norm, *rest = plan.model[:4]
+    convolution, norm, *rest = plan.model.net[:4]
     for batch in plan.stream:
         if plan.dataset.domains[batch.domain_ids[0]] != "fog@5":
             continue
@@ -427,10 +424,11 @@ def test_distances_are_measured_in_every_domain(tmp_path):
     assert 0 < found["cosine"] < 2
 
 
+@pytest.mark.slow
 def test_maps_have_a_place_for_every_image(tmp_path):
     spec = tiny_spec(method="source", domains=("fog", "contrast"))
-    value = measured("features:measure_map", tmp_path, spec, samples=30, depth=1.0)
-    assert (value["layer"], value["index"], value["layers"]) == ("4", 1, 2)
+    value = measured("map", tmp_path, spec, samples=30, depth=1.0)
+    assert (value["layer"], value["index"], value["layers"]) == ("net.4", 1, 2)
     assert {len(value[name]) for name in ("x", "y", "domain", "class")} == {30}
     assert set(value["domain"]) == {"fog@5", "contrast@5"}
     assert value["agreement"]["domain"]["same"] > value["agreement"]["domain"]["chance"] > 30
@@ -438,12 +436,10 @@ def test_maps_have_a_place_for_every_image(tmp_path):
 
 def test_gradients_are_those_of_the_method(tmp_path):
     spec = tiny_spec(method="tent", domains=("fog", "contrast"))
-    value = measured("gradients:measure_gradients", tmp_path, spec, batches=3)
+    value = measured("gradients", tmp_path, spec, batches=3)
     assert value["steps"] == [1, 2, 3]
     assert all(norm > 0 for norm in value["norms"])
-    probe = Probe(
-        kind="findtta.paper.measure.gradients:measure_gradients", spec=tiny_spec(), settings={"batches": 1}
-    )
+    probe = Probe(kind="gradients", spec=tiny_spec(), settings={"batches": 1})
     refused = take(probe, Store(tmp_path), Planner())
     assert refused.status == "failed"
     assert "method must be one that learns" in refused.error["message"]
@@ -451,16 +447,15 @@ def test_gradients_are_those_of_the_method(tmp_path):
 
 def test_sheets_and_shares(tmp_path):
     spec = tiny_spec(method="source", stream="static", domains=("fog", "contrast"))
-    sheet = measured("drawings:measure_sheet", tmp_path, spec, images=1)
+    sheet = measured("sheet", tmp_path, spec, images=1)
     assert sheet["domains"] == ["fog@5", "contrast@5"]
     assert Image.open(io.BytesIO(base64.b64decode(sheet["png"]))).size[0] > 100
-    shares = measured("drawings:measure_shares", tmp_path, spec, columns=50)
+    shares = measured("shares", tmp_path, spec, columns=50)
     assert shares["edges"] == [0, 1, 2, 3, 4]
     assert [sum(place) for place in shares["shares"]] == [1.0] * 4
 
 
 def test_alpha_is_a_figure_without_a_number():
-    item = registry.load("alpha")
-    assert isinstance(item, PaperFigure)
-    assert (item.paper, item.aliases) == (None, ())
+    item = load("alpha")
+    assert item.alias == ""
     assert item.document(QUICK, made_results(item, QUICK)).title.startswith("Figure: accuracy of FIND")

@@ -3,26 +3,27 @@
 import dataclasses
 import json
 import statistics
+import subprocess
+import sys
 
 import pytest
-from made_paper import all_setups, failed, made, results_for, tiny_context, tiny_setup
+from made_paper import all_setups, failed, load, made, results_for, tiny_context, tiny_setup
 
 from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import UnknownNameError
-from findtta.paper import numbers, registry
-from findtta.paper.claims import claims_about
-from findtta.paper.document import Cell
+from findtta.paper import catalog, numbers
+from findtta.paper import gather as gathering
+from findtta.paper.accuracy_tables import claims_about
+from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.gather import gather, take
-from findtta.paper.items import Context, Item, Probe, Reading, Results, Setup
-from findtta.paper.measure.groups import measure_groups
-from findtta.paper.measure.memory import measure_memory
-from findtta.paper.measure.timing import measure_times
-from findtta.paper.notes import is_dataset
-from findtta.paper.printed import AccuracyTable
+from findtta.paper.items import Item
+from findtta.paper.measure import measure_groups, measure_memory, measure_times
+from findtta.paper.results import Probe, Reading, Results
+from findtta.tables import Cell
 
-HERE = "test_items"
+GROUPS = catalog.groups()
 
 
 def table(document, start=""):
@@ -31,47 +32,48 @@ def table(document, start=""):
 
 def cell(table, row, column):
     titles = [known.title for known in table.columns]
-    cells = {known.title: known.cells for known in table.rows}
+    cells = {known.titles[0]: known.cells for known in table.rows}
     return cells[row][titles.index(column)]
 
 
-# The registry
+# The catalog
 
 
 def test_every_printed_table_has_an_item_in_the_order_of_the_paper():
-    items = [registry.load(id) for id in registry.TABLES]
+    items = [load(id) for id in GROUPS["tables"]]
     assert [item.id for item in items] == list(numbers.tables())
-    assert {alias: item.id for item in items for alias in item.aliases} == numbers.aliases()
+    assert {item.alias: item.id for item in items} == numbers.aliases()
 
 
-@pytest.mark.parametrize("id", registry.ITEMS)
-def test_an_item_says_what_it_is(id):
-    item = registry.load(id)
-    assert (item.id, bool(item.title)) == (id, True)
-    assert item.kind == {"findtta.paper.tables": "table", "findtta.paper.controls": "control"}.get(
-        registry.ITEMS[id].rpartition(".")[0], "figure"
-    )
+def test_every_item_asks_for_something_and_makes_a_document_of_nothing():
     context = Context.quickly()
-    assert item.specs(context) or item.probes(context) or item.kind == "figure"
+    for id, entry in catalog.entries().items():
+        item = entry.load()
+        assert (item.id, item.kind, bool(item.title)) == (id, entry.kind, True)
+        assert item.specs(context) or item.probes(context) or id in ("threshold-more",)
+        document = item.document(Context(setups=()), Results())
+        assert document.id == id
+        assert document.notes
+        cells = [of_cell for part in document.tables for row in part.rows for of_cell in row.cells]
+        assert all(of_cell.mean is None for of_cell in cells)
 
 
-@pytest.mark.parametrize("id", [*registry.TABLES, *registry.CONTROLS])
-def test_an_item_makes_a_document_of_nothing(id):
-    document = registry.load(id).document(Context(setups=()), Results())
-    assert document.id == id
-    assert document.notes
-    assert all(of_cell.ours is None for part in document.tables for row in part.rows for of_cell in row.cells)
+def test_items_are_listed_without_importing_what_makes_them():
+    code = "import sys; from findtta.paper import catalog; catalog.entries(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "findtta.paper.catalog" in loaded.stdout.split()
+    assert not {"torch", "findtta.paper.items", "findtta.paper.accuracy_tables"} & set(loaded.stdout.split())
 
 
 def test_names_of_items():
-    assert [item.id for item in registry.find("wild")] == ["wild-0.1", "wild-0.01", "wild-0.005"]
-    assert [item.id for item in registry.find("table13")] == ["lifelong-3"]
-    assert [item.id for item in registry.find("all")] == list(registry.ITEMS)
+    assert [item.id for item in catalog.find("wild")] == ["wild-0.1", "wild-0.01", "wild-0.005"]
+    assert [item.id for item in catalog.find("table13")] == ["lifelong-3"]
+    assert [item.id for item in catalog.find("all")] == list(GROUPS["all"])
     with pytest.raises(UnknownNameError, match=r"Did you mean .*'main-resnet50'"):
-        registry.find("main-resnet5")
+        catalog.find("main-resnet5")
 
 
-# What is at hand
+# Setups
 
 
 def test_setups_stand_for_datasets_and_networks():
@@ -115,14 +117,14 @@ def test_data_are_known_by_their_names(name, dataset, expected):
 
 
 def test_the_main_table_asks_for_every_method_stream_and_seed():
-    specs = registry.load("main-resnet50").specs(Context())
+    specs = load("main-resnet50").specs(Context())
     assert {spec.stream for spec in specs} == {"crossmix", "random:variant=paper", "shuffle"}
     assert {spec.method for spec in specs} == set(numbers.METHODS)
     assert len(specs) == 3 * 13 * 3
     assert {(spec.data, spec.model, spec.severity, spec.batch_size) for spec in specs} == {
         ("shapes", "shapes-resnet26", None, 64)
     }
-    with_all = registry.load("main-resnet50").specs(Context(setups=all_setups()))
+    with_all = load("main-resnet50").specs(Context(setups=all_setups()))
     assert len(with_all) == 3 * len(specs)
 
 
@@ -136,16 +138,16 @@ def test_the_main_table_asks_for_every_method_stream_and_seed():
     ],
 )
 def test_tables_ask_for_their_streams(id, streams):
-    assert {spec.stream for spec in registry.load(id).specs(Context())} == streams
+    assert {spec.stream for spec in load(id).specs(Context())} == streams
 
 
 def test_fewer_domains_are_the_first_ones():
-    specs = registry.load("domains").specs(Context(methods=("tbn",), seeds=(0,)))
+    specs = load("domains").specs(Context(methods=("tbn",), seeds=(0,)))
     assert [spec.domains for spec in specs] == [MAIN_CORRUPTIONS[:count] for count in (6, 9, 12)]
 
 
 def test_the_ablation_is_source_and_find_without_it():
-    specs = registry.load("ablation").specs(Context(seeds=(0,)))
+    specs = load("ablation").specs(Context(seeds=(0,)))
     assert [(spec.method, spec.options) for spec in specs] == [
         ("source", {}),
         ("find", {"alpha": 0.0}),
@@ -155,18 +157,18 @@ def test_the_ablation_is_source_and_find_without_it():
 
 
 def test_cells_have_the_papers_number_ours_and_the_difference():
-    item, context = registry.load("main-resnet50"), Context()
+    item, context = load("main-resnet50"), Context()
     document = item.document(context, results_for(item, context, lambda spec: 60.0 + spec.seed))
     found = cell(table(document, "CrossMix"), "FIND", "CIFAR10-C (shapes)")
     assert found.paper == numbers.value("main-resnet50", "find", "crossmix/cifar10-c") == 71.54
     assert found.spread == 0.2
-    assert (found.values, found.ours, found.deviation) == ({0: 60.0, 1: 61.0, 2: 62.0}, 61.0, 1.0)
+    assert (found.values, found.mean, found.std) == ({0: 60.0, 1: 61.0, 2: 62.0}, 61.0, 1.0)
     assert found.difference == pytest.approx(61.0 - 71.54)
     assert [part.title.partition(",")[0] for part in document.tables[:3]] == ["CrossMix", "Random", "Shuffle"]
 
 
 def test_averages_need_all_their_datasets():
-    item = registry.load("main-resnet50")
+    item = load("main-resnet50")
     assert "average" not in [column.title for column in table(item.document(Context(), Results())).columns]
     context = Context(setups=all_setups(), seeds=(0, 1))
     worth = {"cifar10-c": 10.0, "cifar100-c": 20.0, "imagenet-c": 60.0}
@@ -177,7 +179,7 @@ def test_averages_need_all_their_datasets():
 
 
 def test_methods_and_datasets_that_the_table_lacks_are_ours_alone():
-    item, context = registry.load("static"), Context()
+    item, context = load("static"), Context()
     document = item.document(context, results_for(item, context))
     (main, *_) = document.tables
     assert [(column.title, column.kind) for column in main.columns] == [
@@ -185,20 +187,20 @@ def test_methods_and_datasets_that_the_table_lacks_are_ours_alone():
         ("CIFAR10-C (shapes)", "ours"),
     ]
     assert cell(main, "Source", "ImageNet-C") == Cell()
-    assert cell(main, "Source", "CIFAR10-C (shapes)").ours == 50.0
+    assert cell(main, "Source", "CIFAR10-C (shapes)").mean == 50.0
     assert cell(main, "FIND*", "ImageNet-C").paper == 32.10
     assert "Not in the paper's table: Source, NOTE, IABN." in document.notes
 
 
 def test_only_the_methods_asked_for():
-    item, context = registry.load("resnet26"), Context(methods=("find", "tbn"))
+    item, context = load("resnet26"), Context(methods=("find", "tbn"))
     document = item.document(context, results_for(item, context))
-    assert [row.title for row in document.tables[0].rows] == ["TBN", "FIND"]
+    assert [row.titles[0] for row in document.tables[0].rows] == ["TBN", "FIND"]
     assert any(note.startswith("Left out here: Source, TENT,") for note in document.notes)
 
 
 def test_failures_are_in_the_cell_and_in_the_notes():
-    item, context = registry.load("resnet26"), Context(seeds=(0, 1))
+    item, context = load("resnet26"), Context(seeds=(0, 1))
     pairs = [
         (spec, failed(spec) if spec.method == "vida" or (spec.method, spec.seed) == ("sar", 1) else made(spec))
         for spec in item.specs(context)
@@ -213,26 +215,26 @@ def test_failures_are_in_the_cell_and_in_the_notes():
 
 
 def test_collapsed_predictions_are_told():
-    item, context = registry.load("resnet26"), Context(seeds=(0,), methods=("tent",))
+    item, context = load("resnet26"), Context(seeds=(0,), methods=("tent",))
     pairs = [(spec, made(spec, collapse={"batch": 7, "reason": "one class"})) for spec in item.specs(context)]
     notes = item.document(context, Results(pairs)).notes
     assert "The predictions of TENT collapsed: crossmix, seed 0, batch 7." in notes
 
 
 def test_rounds_of_a_long_stream_are_shown_one_by_one():
-    item, context = registry.load("lifelong-3"), Context(seeds=(0,))
+    item, context = load("lifelong-3"), Context(seeds=(0,))
     document = item.document(context, results_for(item, context, lambda spec: 50.0))
     rounds = table(document, "CIFAR10-C (shapes), accuracy of every round")
-    assert [cell(rounds, "TENT", f"round {number}").ours for number in (1, 2, 3)] == [52.0, 50.0, 48.0]
+    assert [cell(rounds, "TENT", f"round {number}").mean for number in (1, 2, 3)] == [52.0, 50.0, 48.0]
     assert [cell(rounds, "TENT", f"round {number}").paper for number in (1, 2, 3)] == [None, None, 55.49]
-    assert cell(document.tables[0], "TENT", "CIFAR10-C (shapes)").ours == 50.0
+    assert cell(document.tables[0], "TENT", "CIFAR10-C (shapes)").mean == 50.0
 
 
 # Claims
 
 
 def test_claims_are_computed_from_our_cells():
-    item, context = registry.load("main-resnet50"), Context(setups=all_setups(), seeds=(0, 1))
+    item, context = load("main-resnet50"), Context(setups=all_setups(), seeds=(0, 1))
     worth = {"find": 47.0, "rotta": 30.0}
     results = results_for(item, context, lambda spec: worth.get(spec.method, 40.0) + spec.seed)
     claims = table(item.document(context, results), "What the paper's text says")
@@ -242,7 +244,7 @@ def test_claims_are_computed_from_our_cells():
 
 
 def test_claims_compare_the_same_cells_of_the_paper():
-    item, context = registry.load("main-resnet50"), Context(seeds=(0,))
+    item, context = load("main-resnet50"), Context(seeds=(0,))
     claims = table(item.document(context, results_for(item, context)), "What the paper's text says")
     found = cell(claims, "above RoTTA, the worst, in CrossMix (points)", "by the tables")
     assert found.paper == pytest.approx(71.54 - 43.70)  # CIFAR10-C alone
@@ -250,7 +252,7 @@ def test_claims_compare_the_same_cells_of_the_paper():
 
 
 def test_every_claim_about_a_table_is_shown_once():
-    shown = [claim.id for id in registry.TABLES for claim in claims_about(id)]
+    shown = [claim.id for id in GROUPS["tables"] for claim in claims_about(id)]
     assert sorted(shown) == sorted(claim.id for claim in numbers.claims().values() if claim.left is not None)
 
 
@@ -258,25 +260,25 @@ def test_every_claim_about_a_table_is_shown_once():
 
 
 def test_notes_say_where_the_setting_differs():
-    item = registry.load("main-resnet50")
+    item = load("main-resnet50")
     context = Context.quickly(batch_size=32)
     notes = " ".join(item.document(context, results_for(item, context)).notes)
     for expected in (
-        "A quick look (--quick)",
+        "Rough numbers (--quick)",
         "ANOTHER DATASET: shapes-c (generated) stands in for CIFAR10-C.",
         "128 images per domain; the paper: 10,000.",
-        "another network, shapes-resnet26 (weights 0123456789ab), in the place of ResNet-50",
+        "another model, shapes-resnet26 (weights 0123456789ab), in place of ResNet-50",
         "One seed; the paper has 3.",
         "Batches of 32; the paper has 64.",
         "(variant 'paper')",
-        "Nothing at hand stands for CIFAR100-C, ImageNet-C",
+        "No setup stands for CIFAR100-C with ResNet-50, ImageNet-C with ResNet-50",
         "The paper's FIND in average is printed as 47.87, but its cells give 47.99.",
     ):
         assert expected in notes
 
 
 def test_notes_are_silent_where_it_does_not():
-    item, context = registry.load("resnet26"), Context(setups=all_setups(network="ResNet-26", model="resnet26"))
+    item, context = load("resnet26"), Context(setups=all_setups(network="ResNet-26", model="resnet26"))
     notes = " ".join(item.document(context, results_for(item, context)).notes)
     for unexpected in (
         "ANOTHER",
@@ -285,7 +287,7 @@ def test_notes_are_silent_where_it_does_not():
         "images per domain",
         "seed",
         "Batches",
-        "Nothing",
+        "No setup",
         "--quick",
     ):
         assert unexpected not in notes
@@ -293,15 +295,15 @@ def test_notes_are_silent_where_it_does_not():
 
 
 def test_a_known_network_is_called_what_it_is_whatever_it_stands_for():
-    item, context = registry.load("resnet26"), Context(setups=all_setups(network="ResNet-26", model="resnet20"))
+    item, context = load("resnet26"), Context(setups=all_setups(network="ResNet-26", model="resnet20"))
     notes = " ".join(item.document(context, results_for(item, context)).notes)
-    assert "another network, resnet20 (weights 0123456789ab), in the place of ResNet-26" in notes
+    assert "another model, resnet20 (weights 0123456789ab), in place of ResNet-26" in notes
 
 
 def test_a_stream_as_short_as_the_cold_start_is_told():
-    item, context = registry.load("ablation"), Context(seeds=(0,))
+    item, context = load("ablation"), Context(seeds=(0,))
     results = results_for(item, context)
-    told = "Some streams are no longer than the cold start of FIND*, where it is FIND."
+    told = "Some streams are no longer than the cold start of FIND*, during which it is FIND."
     assert told not in item.document(context, results).notes
     for result in results.runs:
         result.config["stream"]["batches"] = 10
@@ -309,7 +311,7 @@ def test_a_stream_as_short_as_the_cold_start_is_told():
 
 
 def test_provenance_has_all_that_the_numbers_come_from():
-    item, context = registry.load("ablation"), Context(seeds=(0, 1), command="findtta paper ablation")
+    item, context = load("ablation"), Context(seeds=(0, 1), command="findtta paper ablation")
     record = item.document(context, results_for(item, context)).provenance
     assert json.loads(json.dumps(record)) == record
     assert (record["command"], record["seeds"], record["batch_size"]) == ("findtta paper ablation", [0, 1], 64)
@@ -345,22 +347,22 @@ def reading(probe, value):
 
 
 def test_efficiency_is_told_as_ratios():
-    item, context = registry.load("efficiency"), Context(seeds=(0,), methods=("tbn", "find"))
+    item, context = load("efficiency"), Context(seeds=(0,), methods=("tbn", "find"))
     assert list(item.probes(context)[0].settings["candidates"]) == ["source", "tbn", "find"]
     document = item.document(context, cost_results(item, context))
     (main, claims) = document.tables
     assert cell(main, "FIND", "s per batch, paper").paper == 0.21
-    assert cell(main, "FIND", "times Source").ours == 4.0
+    assert cell(main, "FIND", "times Source").mean == 4.0
     over_tbn = cell(main, "FIND", "times TBN")
-    assert (over_tbn.paper, over_tbn.ours) == (pytest.approx(3.0), pytest.approx(4.0 / 3.0))
-    assert cell(main, "FIND", "MB above Source").ours == 2.0
+    assert (over_tbn.paper, over_tbn.mean) == (pytest.approx(3.0), pytest.approx(4.0 / 3.0))
+    assert cell(main, "FIND", "MB above Source").mean == 2.0
     assert cell(main, "FIND", "passes").text == "1 + 0"
     assert any("in turn on the same batches" in note for note in document.notes)
-    assert all(row.cells[1].ours is None for row in claims.rows)  # ViDA and the others were not measured
+    assert all(row.cells[1].mean is None for row in claims.rows)  # ViDA and the others were not measured
 
 
 def test_what_cannot_be_timed_is_told():
-    item, context = registry.load("clustering"), Context(seeds=(0,))
+    item, context = load("clustering"), Context(seeds=(0,))
     times, *_ = item.probes(context)
     candidates = {"find": {"ratio": 1.0, "seconds": 1.0}, "kmeans": {"error": "MissingExtraError: no sklearn"}}
     results = results_for(item, context).also(
@@ -369,8 +371,8 @@ def test_what_cannot_be_timed_is_told():
     document = item.document(context, results)
     assert cell(document.tables[0], "K-means", "s per batch, here").text == "failed"
     assert "Not timed: kmeans. MissingExtraError: no sklearn" in document.notes
-    assert cell(document.tables[0], "K-means", "groups").ours == 6.0
-    assert [row.title for row in document.tables[1].rows] == [
+    assert cell(document.tables[0], "K-means", "groups").mean == 6.0
+    assert [row.titles[0] for row in document.tables[1].rows] == [
         "HDBSCAN",
         "Agglomerative",
         "Birch",
@@ -384,13 +386,13 @@ def test_what_cannot_be_timed_is_told():
 
 
 def test_what_find_has_over_other_groups():
-    item, context = registry.load("control-groupings"), Context(seeds=(0, 1))
+    item, context = load("control-groupings"), Context(seeds=(0, 1))
     worth = {"random": 55.0, "instance": 62.0, None: 60.0}
     results = results_for(item, context, lambda spec: worth.get(spec.options.get("partitioner"), 50.0) + spec.seed)
     accuracies, gains = item.document(context, results).tables
     assert cell(accuracies, "FIND", "CrossMix").paper == 71.54
     assert cell(gains, "random groups, sizes as FIND", "Static").values == {0: 5.0, 1: 5.0}
-    assert cell(gains, "single images, alpha as FIND", "CrossMix").ours == -2.0
+    assert cell(gains, "single images, alpha as FIND", "CrossMix").mean == -2.0
     seeds = {
         (spec.seed, spec.options["partitioner_options"]["seed"])
         for spec in item.specs(context)
@@ -399,12 +401,12 @@ def test_what_find_has_over_other_groups():
     assert seeds == {(0, 0), (1, 1)}
 
 
-def test_clean_streams_are_compared_with_the_plain_model():
-    item, context = registry.load("control-clean"), Context(seeds=(0,), methods=("find",))
+def test_clean_streams_are_compared_with_the_source_model():
+    item, context = load("control-clean"), Context(seeds=(0,), methods=("find",))
     worth = {"source": 90.0, "find": 88.5}
     (main,) = item.document(context, results_for(item, context, lambda spec: worth[spec.method])).tables
-    find = main.rows[[row.title for row in main.rows].index("FIND")]
-    assert [of_cell.ours for of_cell in find.cells] == [88.5, -1.5] * 3
+    find = main.rows[[row.titles[0] for row in main.rows].index("FIND")]
+    assert [of_cell.mean for of_cell in find.cells] == [88.5, -1.5] * 3
     assert {(spec.stream, spec.domains, spec.images) for spec in item.specs(context)} == {
         ("crossmix", ("clean",), 2560),
         ("mostly-clean:fraction=0.9", None, 2560),
@@ -426,7 +428,7 @@ def test_groups_are_counted_where_there_is_nothing_to_find():
 
 
 def test_the_group_controls_share_a_measurement_and_show_it_by_thirds():
-    counts, agreement = registry.load("control-group-counts"), registry.load("control-agreement")
+    counts, agreement = load("control-group-counts"), load("control-agreement")
     context = Context(seeds=(0,))
     shared = agreement.probes(context)[0]
     assert shared.to_dict() in [probe.to_dict() for probe in counts.probes(context)]
@@ -442,49 +444,46 @@ def test_the_group_controls_share_a_measurement_and_show_it_by_thirds():
         readings=[(probe, reading(probe, {"layers": layers, "domains": 14.8})) for probe in counts.probes(context)]
     )
     sizes, streams = counts.document(context, results).tables
-    assert [row.cells[1].ours for row in sizes.rows] == [0.5, 2.5, 4.5] * 3
+    assert [row.cells[1].mean for row in sizes.rows] == [0.5, 2.5, 4.5] * 3
     assert [row.cells[0].text for row in sizes.rows[3:6]] == ["slightly over 15", "about 15", "about 10"]
     assert streams.columns[0].title == "CrossMix, 14.8 domains a batch"
-    assert [row.cells[0].ours for row in agreement.document(context, results).tables[0].rows] == [0.5, 2.5, 4.5]
+    assert [row.cells[0].mean for row in agreement.document(context, results).tables[0].rows] == [0.5, 2.5, 4.5]
 
 
 # Computing
 
 
 class OneRun(Item):
-    """Two runs that are the same one, and a probe."""
+    """Two runs that are the same one, and a measurement."""
 
-    id, title, kind = "one", "one run", "control"
-
-    def specs(self, context):
-        (setup,) = context.setups
-        return [context.spec(setup, stream="static", domains=("fog",), images=images) for images in (None, 24)]
-
-    def probes(self, context):
-        return [Probe(kind=f"{HERE}:count_calls", spec=self.specs(context)[0], settings={"step": 2})]
-
-    def document(self, context, results):
-        raise NotImplementedError
+    def tables(self, study):
+        (setup,) = study.context.setups
+        for images in (None, 24):
+            study.cell(setup, stream="static", domains=("fog",), images=images)
+        study.reading("calls", setup, {"step": 2}, stream="static", domains=("fog",))
+        return []
 
 
-CALLS = []
-
-
-def count_calls(plan, settings):
-    CALLS.append(plan.digest)
-    if settings["step"] == 0:
-        raise ZeroDivisionError("no luck")
-    return {"calls": settings["step"], "domains": plan.dataset.domains}
+def one_run():
+    return OneRun(id="one", title="one run", kind="control")
 
 
 @pytest.fixture
-def calls():
-    CALLS.clear()
-    return CALLS
+def calls(monkeypatch):
+    found = []
+
+    def count_calls(plan, settings):
+        found.append(plan.digest)
+        if settings["step"] == 0:
+            raise ZeroDivisionError("no luck")
+        return {"calls": settings["step"], "domains": plan.dataset.domains}
+
+    monkeypatch.setattr(gathering, "MEASUREMENTS", {"calls": count_calls})
+    return found
 
 
 def test_what_is_there_is_not_computed_again(tmp_path, calls):
-    item, context, store = OneRun(), tiny_context(), Store(tmp_path)
+    item, context, store = one_run(), tiny_context(), Store(tmp_path)
     steps = []
     results = gather([item, item], context, store, progress=lambda *step: steps.append(step))
     (first, second) = (results.run(spec) for spec in item.specs(context))
@@ -502,8 +501,8 @@ def test_what_is_there_is_not_computed_again(tmp_path, calls):
 
 def test_a_failed_probe_is_kept_and_can_be_tried_again(tmp_path, calls):
     context, store, planner = tiny_context(), Store(tmp_path), Planner()
-    spec = OneRun().specs(context)[0]
-    probe = Probe(kind=f"{HERE}:count_calls", spec=spec, settings={"step": 0})
+    spec = one_run().specs(context)[0]
+    probe = Probe(kind="calls", spec=spec, settings={"step": 0})
     failure = take(probe, store, planner)
     assert (failure.status, failure.error) == ("failed", {"type": "ZeroDivisionError", "message": "no luck"})
     assert take(probe, store, planner) == failure
@@ -515,8 +514,8 @@ def test_a_failed_probe_is_kept_and_can_be_tried_again(tmp_path, calls):
     assert len(calls) == 3
 
 
-def test_what_cannot_be_planned_is_a_failure_and_is_not_kept(tmp_path):
-    item, store = OneRun(), Store(tmp_path)
+def test_what_cannot_be_planned_is_a_failure_and_is_not_kept(tmp_path, calls):
+    item, store = one_run(), Store(tmp_path)
     context = tiny_context(setups=(tiny_setup(model="resnet26", weights="nowhere.pt"),))
     results = gather([item], context, store)
     for result in results.runs:
@@ -529,12 +528,12 @@ def test_what_cannot_be_planned_is_a_failure_and_is_not_kept(tmp_path):
 
 def test_real_runs_fill_a_real_table(tmp_path):
     context = tiny_context(methods=("source", "find"), batch_size=32)
-    item = AccuracyTable("resnet26")
+    item = load("resnet26")
     document = item.document(context, gather([item], context, Store(tmp_path)))
-    found = {row.title: row.cells[0] for row in document.tables[0].rows}
+    found = {row.titles[0]: row.cells[0] for row in document.tables[0].rows}
     assert list(found) == ["Source", "FIND"]
     for of_row in found.values():
-        assert 0 <= of_row.ours <= 100
+        assert 0 <= of_row.mean <= 100
         assert of_row.difference == pytest.approx(statistics.fmean(of_row.values.values()) - of_row.paper)
 
 
@@ -554,6 +553,7 @@ def test_times_are_ratios_to_the_source():
     assert found["candidates"]["wrong"]["error"].startswith("UnknownNameError: ")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own():
     context = tiny_context()
     spec = context.spec(context.setups[0], method="tbn", stream="crossmix", domains=("fog", "snow"))

@@ -1,8 +1,8 @@
-"""The benchmark: one run, many runs, and what they gave."""
+"""The benchmark: one run, many runs, and comparisons of their results."""
 
+from findtta.bench.evaluate import run
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
-from findtta.bench.run import run
 from findtta.bench.spec import RunSpec
 
 __all__ = ["Plan", "Planner", "Result", "RunSpec", "run"]

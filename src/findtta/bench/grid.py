@@ -11,7 +11,7 @@ A grid file has settings that all runs share at its top, and lists in its table 
     models = [{ model = "resnet20", weights = "resnet20.pt", data = "cifar10-c" }]
     seeds = [0, 1, 2]
 
-An entry of a list is a value, or a table of settings that go with it (so that a model can bring its data).
+An entry of a list is a value, or a table of settings that belong to it (so that a model can bring its data).
 Paths are relative to the file.
 """
 
@@ -22,7 +22,7 @@ import importlib.resources
 import itertools
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -30,27 +30,43 @@ from typing import Any
 
 from findtta import streams
 from findtta.bench.plan import method_options
-from findtta.bench.spec import RunSpec
+from findtta.bench.spec import SETTINGS, RunSpec
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
-from findtta.options import parse_assignments
+from findtta.models.open import NAMES as MODEL_NAMES
+from findtta.options import Options, option, parse_assignments, require_known
 
 Settings = Mapping[str, Any]
 
-#: The setting that each list gives, from the outermost loop to the innermost: runs that share data, model and
-#: stream follow each other.
-AXES: Mapping[str, str] = {
-    "data": "data",
-    "models": "model",
-    "streams": "stream",
-    "batch_sizes": "batch_size",
-    "seeds": "seed",
-    "methods": "method",
-}
-ABOUT = "about"
-_SETTINGS = tuple(setting.name for setting in dataclasses.fields(RunSpec))
-_MERGED = ("options", "data_options")  # given in two places, they add up
+
+@dataclass(frozen=True, kw_only=True)
+class Axes(Options):
+    """The lists of a grid, each with the setting that it varies.
+
+    They are ordered from the outermost loop to the innermost, so that runs which share data, model and stream
+    follow each other.
+    """
+
+    data: tuple[str, ...] = option((), "datasets", metavar="NAME|PATH,...", setting="data")
+    models: tuple[str, ...] = option((), f"models, each {MODEL_NAMES}", metavar="NAME,...", setting="model")
+    streams: tuple[str, ...] = option(
+        (), "streams, such as crossmix,wild:delta=0.01", metavar="NAME,...", setting="stream"
+    )
+    batch_sizes: tuple[int, ...] = option(
+        (), "samples per batch", metavar="N,...", parse=int, setting="batch_size"
+    )
+    seeds: tuple[int, ...] = option(
+        (), "seeds of the streams, and of methods that draw at random", metavar="N,...", parse=int, setting="seed"
+    )
+    methods: tuple[str, ...] = option(
+        (), "methods, such as find:alpha=0.9,tbn", metavar="NAME,...", setting="method"
+    )
+
+
+#: The setting that each list varies.
+AXES: Mapping[str, str] = {field.name: field.metadata["setting"] for field in dataclasses.fields(Axes)}
+_MERGED = ("options", "data_options")  # given in two places, they are combined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,41 +75,34 @@ class Grid:
 
     Attributes:
         settings: Settings that all runs share.
-        axes: For each name in ``AXES`` that the grid has, the settings of every entry.
-        overrides: Settings that win over all others.
+        axes: For each name in ``AXES`` that the grid has, the settings of each entry.
         about: What the grid is for.
     """
 
     settings: Settings = field(default_factory=dict)
     axes: Mapping[str, Sequence[Settings]] = field(default_factory=dict)
-    overrides: Settings = field(default_factory=dict)
     about: str = ""
 
     def changed(self, axes: Mapping[str, Sequence[Any]], settings: Settings) -> Grid:
-        """Return the grid with other lists in the place of its own, and with settings that win over all others.
-
-        Args:
-            axes: Entries for names in ``AXES``, as a grid file has them.
-            settings: Settings of a run.
-
-        Returns:
-            The changed grid.
-        """
-        entries = {name: _entries(name, values) for name, values in axes.items()}
-        return dataclasses.replace(self, axes={**self.axes, **entries}, overrides=_merge(self.overrides, settings))
+        """Return the grid with other lists in place of its own, and with settings that override all others."""
+        lists = {**self.axes, **{name: _entries(name, values) for name, values in axes.items()}}
+        return Grid(
+            settings=_merge(self.settings, settings),
+            axes={name: [_merge(entry, settings) for entry in entries] for name, entries in lists.items()},
+            about=self.about,
+        )
 
 
 def expand(grid: Grid) -> list[RunSpec]:
     """Return the runs of a grid, each once, always in the same order.
 
-    Names and options of methods and streams are checked; what needs data or weights is not looked at.
+    Names and options of methods and streams are checked; data and weights are not opened.
     """
-    axes = [grid.axes[name] for name in AXES if name in grid.axes]
     specs: dict[str, RunSpec] = {}
-    for combination in itertools.product(*axes):
-        settings = grid.settings
-        for part in (*combination, grid.overrides):
-            settings = _merge(settings, part)
+    for combination in itertools.product(*(grid.axes[name] for name in AXES if name in grid.axes)):
+        settings = dict(grid.settings)
+        for entry in combination:
+            settings = _merge(settings, entry)
         spec = RunSpec.from_dict(settings)
         specs.setdefault(json.dumps(spec.to_dict(), sort_keys=True), spec)
     for spec in specs.values():
@@ -103,16 +112,8 @@ def expand(grid: Grid) -> list[RunSpec]:
 
 
 def read(path: str | Path) -> Grid:
-    """Read a grid file.
-
-    Args:
-        path: A TOML file.
-
-    Returns:
-        The grid.
-    """
-    path = Path(path)
-    return _read(path, str(path), path.parent)
+    """Read a grid from a TOML file."""
+    return _read(Path(path), str(path), Path(path).parent)
 
 
 def find(name: str) -> Grid:
@@ -121,13 +122,10 @@ def find(name: str) -> Grid:
     if path.is_file():
         return read(path)
     known = _preset_files()
-    if name in known:
-        return _read(known[name], f"preset {name!r}", None)
-    if path.suffix or len(path.parts) > 1:
+    if name not in known and (path.suffix or len(path.parts) > 1):
         raise InputError(f"grid: there is no file {name!r}. Give a TOML file, or a preset: {', '.join(known)}.")
-    raise UnknownNameError(
-        f"grid must be a TOML file or a preset ({', '.join(known)}), got {name!r}.{close_matches(name, known)}"
-    )
+    require_known("grid, unless it is a TOML file,", name, known)
+    return _read(known[name], f"preset {name!r}", None)
 
 
 def presets() -> dict[str, Grid]:
@@ -146,10 +144,8 @@ def _read(file: Traversable, where: str, folder: Path | None) -> Grid:
         document = tomllib.loads(file.read_bytes().decode())
     except OSError as error:
         raise InputError(f"grid: {where} cannot be read ({error.strerror or error}).") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"grid: {where} is no text in UTF-8, so no TOML.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"grid: {where} is no valid TOML: {error}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"grid: {where} must be TOML in UTF-8: {error}.") from error
     try:
         grid = _from_document(document)
         expand(grid)
@@ -159,32 +155,29 @@ def _read(file: Traversable, where: str, folder: Path | None) -> Grid:
 
 
 def _from_document(document: dict[str, Any]) -> Grid:
-    settings = {name: value for name, value in document.items() if name not in ("grid", ABOUT)}
-    _check_names("at the top", settings, (*_SETTINGS, "grid", ABOUT))
-    lists = document.get("grid", {})
+    lists, about = document.pop("grid", {}), str(document.pop("about", ""))
+    _check_names("at the top", document, (*SETTINGS, "grid", "about"))
     if not isinstance(lists, dict):
         raise OptionError("[grid] must be a table of lists.")
     _check_names("in [grid]", lists, tuple(AXES))
-    axes = {name: _entries(name, values) for name, values in lists.items()}
-    return Grid(settings=settings, axes=axes, about=str(document.get(ABOUT, "")))
+    return Grid(
+        settings=document, axes={name: _entries(name, values) for name, values in lists.items()}, about=about
+    )
 
 
 def _check_names(where: str, given: Settings, known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
-            elsewhere = ""
+            hint = close_matches(name, known)
             if name in AXES:
-                elsewhere = " It is a list of [grid]."
-            elif name in _SETTINGS:
-                elsewhere = " It is a setting for the top of the file."
-            raise UnknownNameError(
-                f"{where} there is no {name!r}.{elsewhere or close_matches(name, known)} "
-                f"Known are {', '.join(known)}."
-            )
+                hint = " It is a list of [grid]."
+            elif name in SETTINGS:
+                hint = " It is a setting for the top of the file."
+            raise UnknownNameError(f"{where} there is no {name!r}.{hint} Known are {', '.join(known)}.")
 
 
 def _entries(name: str, values: Any) -> list[Settings]:
-    """Return the settings of every entry of a list of the grid."""
+    """Return the settings of each entry of a list of the grid."""
     if not isinstance(values, list | tuple) or not values:
         raise OptionError(f"{name} must be a list with at least one entry, got {values!r}.")
     return [_entry(name, value) for value in values]
@@ -192,19 +185,16 @@ def _entries(name: str, values: Any) -> list[Settings]:
 
 def _entry(name: str, value: Any) -> Settings:
     setting = AXES[name]
-    if isinstance(value, Mapping):
-        _check_names(f"in an entry of {name}", value, _SETTINGS)
-        if setting not in value:
-            raise OptionError(f"an entry of {name} must say its {setting!r}, got {dict(value)!r}.")
-        settings = dict(value)
-    else:
-        settings = {setting: value}
-    if setting == "method" and isinstance(settings["method"], str):
+    settings = dict(value) if isinstance(value, Mapping) else {setting: value}
+    _check_names(f"in an entry of {name}", settings, SETTINGS)
+    if setting not in settings:
+        raise OptionError(f"an entry of {name} must have a {setting!r}, got {settings!r}.")
+    method = settings.get("method")
+    if setting == "method" and isinstance(method, str) and ":" in method:
         # Options after a colon, as streams have their settings.
-        method, colon, rest = settings["method"].partition(":")
-        if colon:
-            given = parse_assignments(f"options of {method!r}", rest.split(","))
-            settings = _merge(settings, {"method": method, "options": given})
+        method, _, rest = method.partition(":")
+        options = parse_assignments(f"options of {method!r}", rest.split(","))
+        settings = _merge(settings, {"method": method, "options": options})
     return settings
 
 
@@ -218,37 +208,23 @@ def _merge(settings: Settings, more: Settings) -> dict[str, Any]:
 
 
 def _relative_to(folder: Path, grid: Grid) -> Grid:
+    """Return the grid of a file with paths that are valid in the working directory."""
+
     def resolved(settings: Settings) -> dict[str, Any]:
-        return {name: _RESOLVERS.get(name, _unchanged)(value, folder) for name, value in settings.items()}
+        return {name: _resolve(name, value, folder) for name, value in settings.items()}
 
     axes = {name: [resolved(entry) for entry in entries] for name, entries in grid.axes.items()}
-    return dataclasses.replace(grid, settings=resolved(grid.settings), axes=axes)
+    return Grid(settings=resolved(grid.settings), axes=axes, about=grid.about)
 
 
-def _unchanged(value: Any, folder: Path) -> Any:
+def _resolve(setting: str, value: Any, folder: Path) -> Any:
+    """Return the value of a setting; a path becomes one below the folder, a name stays a name."""
+    if setting == "weights" or (setting == "model" and value.endswith(".safetensors")):
+        return str(folder / Path(value).expanduser())
+    if setting == "model" and ".py:" in value:
+        place, _, name = value.rpartition(":")
+        return f"{folder / Path(place).expanduser()}:{name}"
+    if setting == "data" and value != SHAPES and value not in PUBLISHED:
+        path = folder / Path(value).expanduser()
+        return str(path) if path.exists() else value  # whoever opens it says what is wrong with it
     return value
-
-
-def _resolve_weights(value: Any, folder: Path) -> Any:
-    return str(folder / Path(value).expanduser())
-
-
-def _resolve_model(value: Any, folder: Path) -> Any:
-    place, colon, name = value.rpartition(":")
-    if value.endswith(".safetensors"):
-        return _resolve_weights(value, folder)
-    return f"{_resolve_weights(place, folder)}{colon}{name}" if place.endswith(".py") else value
-
-
-def _resolve_data(value: Any, folder: Path) -> Any:
-    # A name stays a name; of what is neither known nor there, the reader says what is wrong.
-    is_name = value == SHAPES or value in PUBLISHED
-    path = _resolve_weights(value, folder)
-    return path if not is_name and Path(path).exists() else value
-
-
-_RESOLVERS: Mapping[str, Callable[[Any, Path], Any]] = {
-    "weights": _resolve_weights,
-    "model": _resolve_model,
-    "data": _resolve_data,
-}

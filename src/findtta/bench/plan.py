@@ -1,4 +1,4 @@
-"""From what is asked for to what will be computed: model, data, stream, and the identity of it all."""
+"""Planning a run: opens model, data and stream, and gives the run its identity."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from findtta.streams import Stream
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A run made definite.
+    """A run with everything that it needs opened.
 
     Attributes:
         spec: What was asked for.
-        model: The source model, which nothing may change.
+        model: The source model, which must not be changed.
         dataset: The part of the data that the stream is made of.
         stream: The stream.
         options: The options that the method is given.
-        config: All that decides the result, as plain values; no paths.
+        config: All that decides the result, as plain values without paths.
         digest: The identity of the run: a digest of ``config``.
     """
 
@@ -51,7 +51,7 @@ class Plan:
 
 
 class Planner:
-    """Makes plans; models and datasets that several plans share are opened once."""
+    """Plans runs; models and datasets that several runs share are opened once."""
 
     def __init__(self) -> None:
         self._dataset = functools.lru_cache(maxsize=4)(_open_dataset)
@@ -59,7 +59,7 @@ class Planner:
         self._stream = functools.lru_cache(maxsize=16)(_make_stream)
 
     def plan(self, spec: RunSpec) -> Plan:
-        """Make a run definite; wrong names and values are found here, before anything is computed."""
+        """Plan a run; wrong names and values raise an error here, before anything is computed."""
         given, options = method_options(spec)
         scenario, settings = streams.parse(spec.stream)
         dataset = self._dataset(
@@ -109,7 +109,7 @@ class Planner:
 
 
 def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:
-    """Return the options that a run gives its method, and what the method makes of them."""
+    """Return the options that a run gives its method, and all options with the defaults of the others."""
     method = load_method(spec.method)
     # JSON and TOML have lists only, options tuples only.
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in spec.options.items()}
@@ -133,7 +133,7 @@ def _open_dataset(
 ) -> DomainDataset:
     try:
         whole = load_data(source, **json.loads(options))
-    except TypeError as error:  # a number where a text belongs, and the like
+    except TypeError as error:  # such as a number where a text belongs
         raise OptionError(f"data_options do not fit {source!r}: {error}.") from error
     return streams.SCENARIOS[scenario](**json.loads(settings)).part(whole, domains, severity, images)
 
@@ -148,7 +148,7 @@ def _open_model(name: str, weights: str | None, classes: int, normalization: str
 
 
 def _model_name(model: str) -> str:
-    """Return the name of a model without the folder that its file lies in."""
+    """Return the name of a model without the folder of its file."""
     place, colon, name = model.rpartition(":")
     if model.endswith(".safetensors"):
         return Path(model).stem
@@ -156,7 +156,7 @@ def _model_name(model: str) -> str:
 
 
 def _input(model: nn.Module) -> dict[str, Any] | None:
-    """Return what a model does to its input first, which its weights do not show."""
+    """Return how a model normalizes and resizes its input, which its weights do not show."""
     if not isinstance(model, Classifier):
         return None
     card = model.card
@@ -173,6 +173,6 @@ def _device_type(device: str) -> str:
 def _check_classes(spec: RunSpec, model: nn.Module, dataset: DomainDataset) -> None:
     if isinstance(model, Classifier) and model.card.num_classes != len(dataset.classes):
         raise InputError(
-            f"model {spec.model!r} knows {model.card.num_classes} classes, but data {spec.data!r} has "
+            f"model {spec.model!r} has {model.card.num_classes} classes, but data {spec.data!r} has "
             f"{len(dataset.classes)}: they do not belong together."
         )

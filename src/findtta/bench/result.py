@@ -1,11 +1,12 @@
-"""What a run gave, as one JSON document."""
+"""What a run gave: a JSON document, whether it is complete, and a flat row of it for other tools."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from findtta.errors import InputError
@@ -23,15 +24,15 @@ class Result:
         spec: What was asked for.
         config: All that decided the result (empty if the run failed before it was known).
         metrics: Samples, accuracy, error, mean_domain_accuracy, ece (per cent), nll, brier, not_finite.
-        per_domain: Samples and accuracy of every domain.
-        per_class: Samples and accuracy of every class.
-        per_round: Accuracy of every pass over the data.
+        per_domain: Samples and accuracy of each domain.
+        per_class: Samples and accuracy of each class.
+        per_round: Accuracy of each pass over the data.
         running: The accuracy curve: batch, accuracy so far, accuracy since the last point.
-        layers: For every adapted layer its name, kind, channels, groups (mean and deviation), score and split.
+        layers: Name, kind, channels, groups (mean and standard deviation), score and split of each adapted layer.
         collapse: When and how the predictions collapsed, or None.
         cost: Latency per batch (ms), images per second, peak memory (MB), passes.
         environment: Versions, machine and time; nothing that decides the result.
-        error: Type and message of what went wrong.
+        error: Type and message of the error.
     """
 
     digest: str
@@ -51,8 +52,29 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Percentage right."""
+        """The accuracy in per cent."""
         return self.metrics["accuracy"]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run did not fail."""
+        return self.status == "done"
+
+    @property
+    def seed(self) -> Any:
+        """The seed, as planned or else as asked for."""
+        return self.config.get("seed", self.spec.get("seed"))
+
+    @property
+    def started(self) -> float:
+        """When the run began, in seconds since 1970, or 0 if that is not known."""
+        started = self.environment.get("started")
+        return float(started) if isinstance(started, int | float) else 0.0
+
+    @property
+    def error_text(self) -> str:
+        """The error in words; empty if there is none."""
+        return f"{self.error.get('type')}: {self.error.get('message')}" if self.error else ""
 
     def to_json(self) -> str:
         """Return the result as a JSON document."""
@@ -60,13 +82,154 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the result in a JSON document, or raise ``InputError`` if it holds none."""
+        """Return the result in a JSON document, or raise ``InputError`` if it is not one."""
         try:
             fields = json.loads(text)
             if fields.pop("format") != FORMAT:
-                raise InputError("the result was written by another release of findtta, in another format.")
-            return cls(**fields)
+                raise InputError("the result was written by another version of findtta, in another format.")
+            result = cls(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"no result of a run: {error}") from error
+            raise InputError(f"not the result of a run: {error}") from error
+        problem = _mismatch({name: getattr(result, name) for name in _DOCUMENT}, _DOCUMENT, "")
+        if result.status not in ("done", "failed"):
+            problem = f"status must be 'done' or 'failed', got {result.status!r}"
+        elif problem is None and result.is_done and "accuracy" not in result.metrics:
+            problem = "status is 'done', but there is no accuracy"
+        if problem:
+            raise InputError(f"not the result of a run: {problem}.")
+        return result
+
+    def what_is_missing(self) -> str | None:
+        """Return what keeps the result out of tables, as in one of an older version, or None if it is complete."""
+        parts = ("config", "metrics", "cost") if self.is_done else ("config",) if self.config else ()
+        return _mismatch(
+            {part: getattr(self, part) for part in parts}, {part: _NEEDED[part] for part in parts}, ""
+        )
+
+
+_NUMBER = (int, float)
+#: The types of the parts of any result.
+_DOCUMENT: dict[str, Any] = {
+    **dict.fromkeys(
+        ("spec", "config", "metrics", "per_domain", "per_class", "running", "cost", "environment"), dict
+    ),
+    **dict.fromkeys(("collapse", "error"), (dict, type(None))),
+    **dict.fromkeys(("layers", "per_round"), list),
+}
+#: What tables need of a result: names with types.
+_NEEDED: dict[str, dict[str, Any]] = {
+    "config": {
+        "method": str,
+        "options": dict,
+        "model": {"name": str, "weights": str},
+        "data": {"name": str, "identity": str, "generated": bool, "domains": [str], "images": int},
+        "stream": {"scenario": str, "settings": dict, "batch_size": int, "samples": int, "digest": str},
+        "seed": int,
+        "reset": str,
+        "device": str,
+        "versions": dict,
+    },
+    "metrics": dict.fromkeys(("accuracy", "error", "nll", "brier", "ece"), _NUMBER),
+    "cost": {"latency_ms": {"p50": _NUMBER}, "peak_memory_mb": _NUMBER},
+}
+
+
+def _mismatch(found: Any, needed: Any, path: str) -> str | None:
+    """Return where values differ from the types that are needed, or None if they do not."""
+    if isinstance(needed, dict):
+        if not isinstance(found, Mapping):
+            return f"{path} is {found!r}"
+        for name, part in needed.items():
+            place = f"{path}.{name}" if path else name
+            problem = _mismatch(found[name], part, place) if name in found else f"{place} is missing"
+            if problem:
+                return problem
+        return None
+    if isinstance(needed, list):
+        fits = isinstance(found, list) and all(isinstance(item, needed[0]) for item in found)
+    else:
+        fits = isinstance(found, needed) and (needed is bool or not isinstance(found, bool))
+    return None if fits else f"{path} is {found!r}"
+
+
+#: The columns of :func:`flat` in groups, each with the type of its values; any of them may be None.
+FLAT_GROUPS: dict[str, dict[str, type]] = {
+    "run": {"digest": str, "status": str},
+    "settings": {
+        "method": str, "options": str, "model": str, "weights": str, "data": str, "data_identity": str,
+        "generated": bool, "domains": str, "images": int, "stream": str, "stream_settings": str,
+        "stream_digest": str, "batch_size": int, "batches": int, "seed": int, "reset": str, "device": str,
+    },
+    "measurements": {
+        "samples": int, "accuracy": float, "error": float, "mean_domain_accuracy": float, "nll": float,
+        "brier": float, "ece": float, "not_finite": int, "latency_p50_ms": float, "latency_p95_ms": float,
+        "latency_mean_ms": float, "images_per_second": float, "peak_memory_mb": float, "forward_passes": int,
+        "backward_passes": int, "collapse_batch": int, "collapse_reason": str,
+    },
+    "failure": {"failure_type": str, "failure_message": str},
+    "environment": {
+        "started": str, "seconds": float, "threads": int, "system": str,
+        "findtta": str, "torch": str, "numpy": str, "python": str,
+    },
+}  # fmt: skip
+#: All of these columns.
+FLAT_COLUMNS: dict[str, type] = {name: kind for group in FLAT_GROUPS.values() for name, kind in group.items()}
+
+
+def flat(results: Iterable[Result]) -> list[dict[str, Any]]:
+    """Return one flat row per run, with a value or None for each of ``FLAT_COLUMNS``.
+
+    Options and settings are JSON texts, the time of the start is ISO 8601 in UTC.
+    """
+    return [_flat_row(result) for result in results]
+
+
+def _flat_row(result: Result) -> dict[str, Any]:
+    planned = {**result.spec, **result.config}  # what was asked for, where the run was not planned
+    model, data, stream = (_mapping(planned.get(name)) for name in ("model", "data", "stream"))
+    latency, collapse, error = map(_mapping, (result.cost.get("latency_ms"), result.collapse, result.error))
+    values = {
+        **result.environment,
+        **result.metrics,
+        **result.cost,
+        **{name: planned.get(name) for name in ("method", "seed", "reset", "device")},
+        "digest": result.digest,
+        "status": result.status,
+        "options": _json(planned.get("options")),
+        "model": model.get("name", result.spec.get("model")),
+        "weights": model.get("weights"),
+        "data": data.get("name", result.spec.get("data")),
+        "data_identity": data.get("identity"),
+        "generated": data.get("generated"),
+        "domains": _json(data.get("domains", result.spec.get("domains"))),
+        "images": data.get("images"),
+        "stream": stream.get("scenario", result.spec.get("stream")),
+        "stream_settings": _json(stream.get("settings")),
+        "stream_digest": stream.get("digest"),
+        "batch_size": stream.get("batch_size", result.spec.get("batch_size")),
+        "batches": stream.get("batches"),
+        **{f"latency_{name}_ms": value for name, value in latency.items()},
+        **{f"collapse_{name}": value for name, value in collapse.items()},
+        **{f"failure_{name}": value for name, value in error.items()},
+        "started": datetime.fromtimestamp(result.started, UTC).isoformat(timespec="seconds"),
+    }
+    return {name: _typed(values.get(name), kind) for name, kind in FLAT_COLUMNS.items()}
+
+
+def _typed(value: Any, kind: type) -> Any:
+    """Return a value if it has the type of its column, else None."""
+    if isinstance(value, bool) and kind is not bool:
+        return None
+    if kind is float and isinstance(value, int):
+        return float(value)
+    return value if isinstance(value, kind) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, sort_keys=True)

@@ -1,4 +1,4 @@
-"""A folder of results: one JSON file per run, whole or not there."""
+"""A folder of results: one JSON file per run, which appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,40 +22,35 @@ _STALE_SECONDS = 3600.0
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-def default_folder() -> Path:
-    """Return where results are kept unless a folder is named: ``$FINDTTA_RUNS``, or ``findtta-runs`` here."""
-    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
-
-
 class Store:
     """A folder of results that several processes may write to and read from at once.
 
-    A result appears in one step, so that nobody ever reads half of it; a kill leaves a hidden temporary file
-    at most. Reading never changes the folder, and a missing folder reads as an empty one.
+    A result appears in one step, so that no reader ever sees half of it; a killed process leaves at most a hidden
+    temporary file. Reading never changes the folder, and a missing folder reads as an empty one.
 
     Args:
-        folder: Where the results are; by default :func:`default_folder`.
+        folder: Where the results are; by default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory.
 
     Example:
         >>> import tempfile
         >>> store = Store(tempfile.mkdtemp())
         >>> store.put(Result(digest="0a1b", status="failed", spec={}, error={"type": "OSError", "message": "no"}))
         True
-        >>> store.has("0a1b"), store.is_done("0a1b")
-        (True, False)
+        >>> store.get("0a1b").status
+        'failed'
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = default_folder() if folder is None else Path(folder)
+        self.folder = Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
         self._problems: dict[str, str] = {}
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong with files that were read so far, a line for each; they are left as they are."""
+        """What was wrong with files that were read so far, one line each; the files are left as they are."""
         return [f"{name}: {reason}" for name, reason in sorted(self._problems.items())]
 
     def require_writable(self) -> None:
-        """Make the folder if need be, and raise ``OptionError`` unless results can be written into it."""
+        """Create the folder if necessary, and raise ``OptionError`` unless results can be written into it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".probe.{secrets.token_hex(4)}.part"
@@ -66,7 +61,7 @@ class Store:
         self._remove_stale_files()
 
     def digests(self) -> list[str]:
-        """Return the digests that there are files for, without reading them."""
+        """Return the digests that there are files for, without reading the files."""
         try:
             names = [entry.name for entry in os.scandir(self.folder) if entry.name.endswith(".json")]
         except FileNotFoundError:
@@ -75,61 +70,40 @@ class Store:
             raise self._unusable("a folder that can be read", error) from error
         return sorted(name.removesuffix(".json") for name in names if not name.startswith("."))
 
-    def has(self, digest: str) -> bool:
-        """Return whether there is a readable result of this run, done or failed."""
-        return self._read(digest) is not None
-
-    def is_done(self, digest: str) -> bool:
-        """Return whether this run is done, so that there is nothing left to compute."""
+    def look_up(self, digest: str) -> Result | None:
+        """Return the result of a run, or None; a damaged file raises ``InputError``."""
         result = self._read(digest)
-        return result is not None and result.status == "done"
+        if result is None and (reason := self._problems.get(f"{digest}.json")):
+            raise InputError(
+                f"the file {str(self.path(digest))!r} cannot be used: {reason} Delete it to compute the run again."
+            )
+        return result
 
     def get(self, digest: str) -> Result:
-        """Return the result of a run.
-
-        Args:
-            digest: The whole digest.
-
-        Returns:
-            The result, done or failed.
-
-        Raises:
-            UnknownNameError: If there is none.
-            InputError: If there is a file that holds none.
-        """
-        result = self._read(digest)
-        if result is not None:
-            return result
-        name = f"{digest}.json"
-        if name in self._problems:
-            raise InputError(f"the file {str(self.folder / name)!r} is of no use: {self._problems[name]}")
-        raise UnknownNameError(f"digest: there is no result {digest!r} in {str(self.folder)!r}.")
+        """Return the result of a run; ``UnknownNameError`` if there is none, ``InputError`` if it is damaged."""
+        result = self.look_up(digest)
+        if result is None:
+            raise UnknownNameError(f"digest: there is no result {digest!r} in {str(self.folder)!r}.")
+        return result
 
     def find(self, prefix: str) -> Result:
-        """Return the result whose digest begins so.
-
-        Args:
-            prefix: At least four characters, unless it is the whole digest.
-
-        Returns:
-            The result.
-        """
+        """Return the result whose digest starts with a prefix of at least four characters."""
         known = self.digests()
         matches = [prefix] if prefix in known else [digest for digest in known if digest.startswith(prefix)]
         if not matches or (len(prefix) < SHORTEST_PREFIX and prefix not in known):
             raise UnknownNameError(
-                f"digest must be {SHORTEST_PREFIX} or more first characters of one of the {len(known)} results "
-                f"in {str(self.folder)!r}, got {prefix!r}: see 'findtta results' for their digests."
+                f"digest must be {SHORTEST_PREFIX} or more first characters of one of the {len(known)} results in "
+                f"{str(self.folder)!r}, got {prefix!r}: 'findtta results' lists them."
             )
         if len(matches) > 1:
             shown = ", ".join(matches[:5]) + (", ..." if len(matches) > 5 else "")
             raise UnknownNameError(
-                f"digest: {len(matches)} results begin with {prefix!r} ({shown}): give more of the digest."
+                f"digest: {len(matches)} results start with {prefix!r} ({shown}): give more characters."
             )
         return self.get(matches[0])
 
     def all(self) -> Iterator[Result]:
-        """Yield every result, in the order of the digests; files that hold none go into ``problems``."""
+        """Yield all results, in the order of the digests; files that cannot be used go into ``problems``."""
         digests = self.digests()
         there = {f"{digest}.json" for digest in digests}
         self._problems = {name: reason for name, reason in self._problems.items() if name in there}
@@ -139,26 +113,23 @@ class Store:
                 yield result
 
     def done(self) -> Iterator[Result]:
-        """Yield the results of the runs that are done."""
-        return (result for result in self.all() if result.status == "done")
+        """Yield the results of the runs that did not fail."""
+        return (result for result in self.all() if result.is_done)
 
     def put(self, result: Result) -> bool:
-        """Keep a result, in the place of an earlier one of the same run.
-
-        Args:
-            result: What a run gave. A failed one never takes the place of one that is done.
+        """Store a result in place of an earlier one of the same run, but never a failure in place of a success.
 
         Returns:
-            Whether it was kept.
+            Whether it was stored.
         """
         if not _DIGEST.fullmatch(result.digest):
             raise InputError(f"digest must be letters and digits, got {result.digest!r}.")
         content = result.to_json().encode()
-        if result.status != "done" and self.is_done(result.digest):
+        if not result.is_done and (stored := self._read(result.digest)) is not None and stored.is_done:
             return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self._path(result.digest)) as partial:
+            with atomic_write(self.path(result.digest)) as partial:
                 partial.write_bytes(content)
             self._sync_folder()
         except OSError as error:
@@ -166,34 +137,39 @@ class Store:
         self._problems.pop(f"{result.digest}.json", None)
         return True
 
-    def _path(self, digest: str) -> Path:
+    def remove(self, digest: str) -> None:
+        """Delete a result, if there is one."""
+        self.path(digest).unlink(missing_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Return the file of a run."""
         return self.folder / f"{digest}.json"
 
     def _read(self, digest: str) -> Result | None:
-        """Return a result, or None if there is none, with a note in ``problems`` if there should be one."""
+        """Return a result, or None if there is none, with a note in ``problems`` if its file cannot be used."""
         name = f"{digest}.json"
+        self._problems.pop(name, None)
         try:
-            result = Result.from_json(self._path(digest).read_bytes().decode())
-            reason = _what_is_wrong(result, digest)
+            result = Result.from_json(self.path(digest).read_bytes().decode())
+            if result.digest == digest:
+                return result
+            self._problems[name] = (
+                f"it holds the result {result.digest!r}, which belongs into a file of that name."
+            )
         except FileNotFoundError:
-            self._problems.pop(name, None)
-            return None
+            pass
         except OSError as error:
-            reason = f"it cannot be read ({error.strerror})."
+            self._problems[name] = f"it cannot be read ({error.strerror})."
         except UnicodeDecodeError:
-            reason = "it is no text."
+            self._problems[name] = "it is not a text file."
         except RecursionError:
-            reason = "it is nested too deeply to be a result."
+            self._problems[name] = "it is nested too deeply to be a result."
         except InputError as error:
-            reason = str(error)
-        if reason is None:
-            self._problems.pop(name, None)
-            return result
-        self._problems[name] = reason
+            self._problems[name] = str(error)
         return None
 
     def _sync_folder(self) -> None:
-        """Make the new name last through a power cut too, where the system can."""
+        """Make the new name survive a power failure, where the system can."""
         with suppress(OSError):  # Windows cannot open folders, some network drives cannot sync them
             handle = os.open(self.folder, os.O_RDONLY)
             try:
@@ -202,7 +178,7 @@ class Store:
                 os.close(handle)
 
     def _remove_stale_files(self) -> None:
-        """Remove what killed processes left; a young file may be one that is being written right now."""
+        """Remove what killed processes left behind; a young file may be one that is being written."""
         for path in self.folder.iterdir():
             if UNFINISHED.fullmatch(path.name):
                 with suppress(OSError):
@@ -214,23 +190,3 @@ class Store:
             f"runs must be {expected}, but {str(self.folder)!r} is not ({error.strerror or error}): name another, "
             f"or set {FOLDER_VARIABLE}."
         )
-
-
-def _what_is_wrong(result: Result, digest: str) -> str | None:
-    """Return why a document with the right fields is no result, or None if it is one."""
-    if result.digest != digest:
-        return f"it holds the result {result.digest!r}, which belongs into a file of that name."
-    for name in ("spec", "config", "metrics", "per_domain", "per_class", "running", "cost", "environment"):
-        if not isinstance(getattr(result, name), dict):
-            return f"its {name!r} is no object."
-    for name in ("collapse", "error"):
-        if not isinstance(getattr(result, name), dict | None):
-            return f"its {name!r} is neither an object nor null."
-    for name in ("layers", "per_round"):
-        if not isinstance(getattr(result, name), list):
-            return f"its {name!r} is no list."
-    if result.status not in ("done", "failed"):
-        return f"its status is {result.status!r}, neither 'done' nor 'failed'."
-    if result.status == "done" and "accuracy" not in result.metrics:
-        return "it says that the run is done, but has no accuracy."
-    return None

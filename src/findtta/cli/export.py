@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from findtta.cli.run import MODELS, set_threads
 from findtta.errors import OptionError
+from findtta.models.open import NAMES as MODELS
 from findtta.options import parse_assignments
 
 COLD_START_BATCH = 64
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(f"--output must end in .onnx or .pt2, got {str(output)!r}.")
     if arguments.opset is not None and output.suffix != ".onnx":
         raise OptionError(f"--opset is for .onnx files, but --output is {output.name!r}.")
-    set_threads(arguments.threads)
+    torch.set_num_threads(arguments.threads or torch.get_num_threads())
     model = load(
         arguments.model,
         weights=arguments.weights,

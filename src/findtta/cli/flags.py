@@ -21,7 +21,8 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
 
     Name and type of an option give its flag: ``batch_size: int`` is ``--batch-size N``, a ``bool`` is a switch, a
     mapping is ``NAME=VALUE`` and may be repeated, a tuple is a list with commas. What is said of a flag in
-    ``option(...)`` wins. Options without a meaning get no flag.
+    ``option(...)`` wins; with ``repeat=True`` it may be given several times, and its value is a list. Options
+    without a meaning get no flag.
 
     Args:
         parser: Where to.
@@ -39,7 +40,7 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
         more: dict[str, Any] = {"metavar": about.get("metavar") or _metavar(kind)}
         if choices := about.get("choices") or _choices(annotation):
             more = {"choices": choices}
-        if kind is dict:
+        if kind is dict or about.get("repeat"):
             more["action"] = "append"
         elif kind is not tuple:
             more["type"] = about.get("parse") or kind

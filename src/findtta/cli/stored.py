@@ -1,100 +1,73 @@
-"""Which stored runs a command is about: arguments that choose them, and reading them."""
+"""Arguments that name the folder of results and choose among them, and reading what they choose."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
-from findtta.bench.complete import what_is_missing
-from findtta.bench.result import Result
+from findtta.bench.naming import NamedRun, named_runs
 from findtta.bench.store import Store
-from findtta.bench.wording import settings
+from findtta.cli.output import tell
 from findtta.errors import UnknownNameError, close_matches
+
+#: Help of the argument that names the folder of results.
+RUNS = "folder of the results (default: $FINDTTA_RUNS, or findtta-runs here)"
+_FILTERS = {
+    "method": "such as find",
+    "stream": "such as wild or wild:delta=0.01",
+    "data": "such as shapes",
+    "model": "such as shapes-resnet26",
+    "seed": "seed of the run",
+    "batch_size": "samples per batch",
+}
+
+
+def add_runs(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Declare ``--runs``."""
+    parser.add_argument("--runs", type=Path, metavar="DIR", help=RUNS)
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that choose among stored runs."""
     filters = parser.add_argument_group("which runs; each may be repeated")
-    filters.add_argument("--method", action="append", metavar="NAME", help="such as find")
-    filters.add_argument("--stream", action="append", metavar="NAME", help="such as wild or wild:delta=0.01")
-    filters.add_argument("--data", action="append", metavar="NAME", help="such as shapes")
-    filters.add_argument("--model", action="append", metavar="NAME", help="such as shapes-resnet26")
-    filters.add_argument("--seed", action="append", type=int, metavar="N")
-    filters.add_argument("--batch-size", action="append", type=int, metavar="N")
+    for name, meaning in _FILTERS.items():
+        kind = {"type": int, "metavar": "N"} if name in ("seed", "batch_size") else {"metavar": "NAME"}
+        filters.add_argument(f"--{name.replace('_', '-')}", action="append", help=meaning, **kind)
     filters.add_argument("--status", action="append", choices=("done", "failed"))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A result and its fields in words."""
+def read_runs(store: Store, arguments: argparse.Namespace) -> tuple[list[NamedRun], int]:
+    """Read the stored runs, and return those that the filters let through and how many there are.
 
-    result: Result
-    words: Mapping[str, str]
-
-    @property
-    def seed(self) -> Any:
-        """The seed of the run."""
-        return self.result.config.get("seed", self.result.spec.get("seed"))
-
-    @property
-    def started(self) -> float:
-        """When the run began."""
-        started = self.result.environment.get("started")
-        return float(started) if isinstance(started, int | float) else 0.0
-
-    def names(self, argument: str) -> set[Any]:
-        """Return the values with which a filter lets this run through."""
-        config, spec, word = self.result.config, self.result.spec, self.words.get(argument, "")
-        names = {
-            "method": (word, config.get("method", spec.get("method"))),
-            "stream": (word, word.partition(":")[0]),
-            "data": (word, word.removesuffix(" (generated)"), spec.get("data")),
-            "model": (word, spec.get("model")),
-            "seed": (self.seed,),
-            "batch_size": (config.get("stream", spec).get("batch_size"),),
-            "status": (self.result.status,),
-        }[argument]
-        return {name for name in names if isinstance(name, str | int)}
-
-
-def read_runs(store: Store) -> tuple[list[Entry], list[str]]:
-    """Return all results in the order in which their runs began, and what is wrong with the other files."""
+    The runs come in the order in which they began. Files that cannot be used are named on standard error; a filter
+    for a name that no run has is an error.
+    """
     results, problems = [], []
     for result in store.all():
-        missing = what_is_missing(result)
-        if missing:
+        if missing := result.what_is_missing():
             problems.append(f"{result.digest}.json: {missing}.")
         else:
             results.append(result)
-    entries = [Entry(result, words) for result, words in zip(results, settings(results), strict=True)]
-    return sorted(entries, key=lambda entry: (entry.started, entry.result.digest)), [*store.problems, *problems]
-
-
-def warn(problems: Sequence[str]) -> None:
-    """Say on standard error which files could not be used."""
+    problems = [*store.problems, *problems]
     if problems:
-        print(f"findtta: {len(problems)} of the files hold no result that can be used:", file=sys.stderr)
-        for problem in problems:
-            print(f"  {problem}", file=sys.stderr)
+        tell("\n  ".join([f"findtta: {len(problems)} of the files hold no result that can be used:", *problems]))
+    runs = sorted(named_runs(results), key=lambda run: (run.result.started, run.result.digest))
+    return _filtered(runs, arguments), len(runs)
 
 
-def filtered(entries: Sequence[Entry], arguments: argparse.Namespace) -> list[Entry]:
-    """Return the runs that every filter lets through; a value that no run has at all is an error."""
-    chosen = list(entries)
-    for argument in ("method", "stream", "data", "model", "seed", "batch_size", "status"):
-        wanted = set(getattr(arguments, argument) or ())
-        known = {name for entry in entries for name in entry.names(argument)}
-        missing = sorted(wanted - known) if argument != "status" and entries else []
+def _filtered(runs: Sequence[NamedRun], arguments: argparse.Namespace) -> list[NamedRun]:
+    chosen = list(runs)
+    for name in (*_FILTERS, "status"):
+        wanted = set(getattr(arguments, name) or ())
+        known = {value for run in runs for value in run.filter_values(name)}
+        missing = sorted(wanted - known) if name != "status" and runs else []
         if missing:
-            option = f"--{argument.replace('_', '-')}"
             words = sorted(map(str, known))
             raise UnknownNameError(
-                f"{option}: no run has {missing[0]!r}.{close_matches(str(missing[0]), words)} "
+                f"--{name.replace('_', '-')}: no run has {missing[0]!r}.{close_matches(str(missing[0]), words)} "
                 f"There are {', '.join(words[:20])}{', ...' * (len(words) > 20)}."
             )
         if wanted:
-            chosen = [entry for entry in chosen if wanted & entry.names(argument)]
+            chosen = [run for run in chosen if wanted & run.filter_values(name)]
     return chosen

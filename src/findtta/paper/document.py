@@ -1,183 +1,67 @@
-"""What an item of the paper comes to: tables with the paper's numbers beside ours, pictures, notes, provenance."""
+"""The document that an item comes to: tables with the paper's numbers beside ours, figures, notes, provenance.
+
+It is written for the terminal, as Markdown, LaTeX and JSON, and its figures as SVG and PNG.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
+import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from findtta._io import finite
-from findtta.plots import Panel, draw_panels, panel_grid
+from findtta._io import finite, write_file
+from findtta.plots import Panel, draw_panels, panel_grid, render
+from findtta.tables import Table, escape_markdown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ColumnKind = Literal["compared", "ours", "paper", "text"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One place of a table.
-
-    Attributes:
-        paper: The paper's number, if it has one here.
-        spread: What the paper prints after a plus-minus sign.
-        values: Our number for each seed.
-        text: What is shown in the place of our number, such as ``"failed"``, or in a column of texts.
-    """
-
-    paper: float | None = None
-    spread: float | None = None
-    values: Mapping[int, float] = field(default_factory=dict)
-    text: str = ""
-
-    @property
-    def ours(self) -> float | None:
-        """Our number: the mean over seeds."""
-        return statistics.fmean(self.values.values()) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation over seeds (with n - 1), or None for fewer than two."""
-        values = list(self.values.values())
-        if len(values) < 2 or not all(map(math.isfinite, values)):
-            return None
-        return statistics.stdev(values)
-
-    @property
-    def difference(self) -> float | None:
-        """Our number minus the paper's."""
-        return None if self.ours is None or self.paper is None else self.ours - self.paper
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the cell as plain values that JSON can write."""
-        return {
-            "paper": self.paper,
-            "spread": self.spread,
-            "ours": self.ours,
-            "deviation": self.deviation,
-            "difference": self.difference,
-            "values": {str(seed): value for seed, value in self.values.items()},
-            "text": self.text,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of a table; one that is ``"compared"`` is shown as three: paper, ours, difference.
-
-    Attributes:
-        title: Its heading.
-        kind: Which of a cell's numbers it shows.
-        unit: The unit of its numbers.
-        decimals: How many are shown.
-    """
-
-    title: str
-    kind: ColumnKind = "compared"
-    unit: str = "%"
-    decimals: int = 2
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table.
-
-    Attributes:
-        title: What it is called.
-        cells: One for each column.
-    """
-
-    title: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Rows and columns.
-
-    Attributes:
-        title: What it shows.
-        row_title: What the rows are.
-        columns: The columns.
-        rows: The rows.
-    """
-
-    title: str
-    row_title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            assert len(row.cells) == len(self.columns), f"{row.title}: {len(row.cells)} cells"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain values that JSON can write."""
-        return {
-            "title": self.title,
-            "row_title": self.row_title,
-            "columns": [
-                {"title": column.title, "kind": column.kind, "unit": column.unit, "decimals": column.decimals}
-                for column in self.columns
-            ],
-            "rows": [{"title": row.title, "cells": [cell.to_dict() for cell in row.cells]} for row in self.rows],
-        }
+_WIDTH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure that can be drawn.
+    """A figure that can be drawn."""
 
-    Attributes:
-        name: The end of its file name, such as ``"a"``.
-        title: What it shows.
-        draw: Draws it on an empty figure.
-        size: Width and height in inches.
-        data: The numbers behind it, as plain values.
-    """
-
-    name: str
     title: str
-    draw: Callable[[Figure], None]
-    size: tuple[float, float] = (7.0, 4.0)
-    data: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[[Figure], None]  # draws it on an empty figure
+    name: str = ""  # the end of its file name
+    size: tuple[float, float] = (7.0, 4.0)  # width and height in inches
+    data: Mapping[str, Any] = field(default_factory=dict)  # the numbers behind it, as plain values
+
+    def render(self) -> dict[str, bytes]:
+        """Return it as SVG and as PNG; the same numbers always give the same bytes."""
+        return render(self.draw, self.size, title=self.title)
 
 
-def picture(title: str, panels: Sequence[Panel], name: str = "", columns: int | None = None) -> Picture:
-    """Return panels side by side, or below each other if they are wide, as one picture."""
-    columns, size = panel_grid(panels, columns)
-    return Picture(
-        name=name,
-        title=title,
-        draw=lambda figure: draw_panels(figure, panels, columns),
-        size=size,
-        data={"panels": [finite(dataclasses.asdict(panel)) for panel in panels]},
-    )
+def picture(title: str, panels: Sequence[Panel], name: str = "", columns: int | None = None) -> list[Picture]:
+    """Return the panels that have a series as one figure, or nothing if there are none."""
+    shown = [panel for panel in panels if panel.series]
+    if not shown:
+        return []
+    count, size = panel_grid(shown, columns)
+    data = {"panels": [finite(dataclasses.asdict(panel)) for panel in shown]}
+
+    def draw(figure: Figure) -> None:
+        draw_panels(figure, shown, count)
+
+    return [Picture(name=name, title=title, draw=draw, size=size, data=data)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """What an item of the paper comes to.
-
-    Attributes:
-        id: The item.
-        title: What it shows.
-        tables: Its tables.
-        pictures: Its figures.
-        notes: Where the setting differs from the paper's, what failed, and what else a reader must know.
-        provenance: What our numbers come from: seeds, images, models with weights, data, streams, command line.
-    """
+    """What an item of the paper comes to."""
 
     id: str
     title: str
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    notes: tuple[str, ...] = ()
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # where the setting differs from the paper's, what failed, and the like
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # what our numbers come from
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain values that JSON can write."""
@@ -192,3 +76,74 @@ class Document:
             "notes": list(self.notes),
             "provenance": dict(self.provenance),
         }
+
+    def text(self) -> str:
+        """Return the document for the terminal."""
+        parts = [self.title, "=" * len(self.title)]
+        for table in self.tables:
+            parts += ["", table.title, "", table.text()]
+        for title, lines in (("notes", self.notes), ("made from", self._provenance_lines())):
+            if lines:
+                wrapped = (
+                    textwrap.wrap(line, _WIDTH, initial_indent="- ", subsequent_indent="  ") for line in lines
+                )
+                parts += ["", f"{title}:", *("\n".join(part) for part in wrapped)]
+        return "\n".join(parts)
+
+    def markdown(self) -> str:
+        """Return the document as Markdown; its figures are linked as files beside it."""
+        parts = [f"# {escape_markdown(self.title)}", ""]
+        for table in self.tables:
+            parts += [f"**{escape_markdown(table.title)}**", "", table.markdown(), ""]
+        for picture in self.pictures:
+            parts += [f"![{escape_markdown(picture.title)}]({self._stem(picture)}.svg)", ""]
+        for title, lines in (("Notes", self.notes), ("Made from", self._provenance_lines())):
+            if lines:
+                parts += [f"{title}:", "", *(f"- {escape_markdown(line)}" for line in lines), ""]
+        return "\n".join(parts)
+
+    def latex(self) -> str:
+        """Return the tables as LaTeX, for the package ``booktabs``, with the notes as comments."""
+        comments = [" ".join(f"% {line}".splitlines()) for line in (*self.notes, *self._provenance_lines())]
+        tables = [
+            table.latex(f"{self.title}. {table.title}", f"{self.id}-{number}")
+            for number, table in enumerate(self.tables, start=1)
+        ]
+        return "\n".join([f"% {self.title}", "% Needs \\usepackage{booktabs}.", *comments, "", *tables])
+
+    def json(self) -> str:
+        """Return the document as JSON; numbers that are not finite become null."""
+        return json.dumps(finite(self.to_dict()), indent=1, sort_keys=True, ensure_ascii=False)
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write the document into a folder in all formats, each file atomically, and return the files."""
+        texts = {"txt": self.text(), "md": self.markdown(), "tex": self.latex(), "json": self.json()}
+        files = {folder / f"{self.id}.{ending}": f"{text}\n".encode() for ending, text in texts.items()}
+        for picture in self.pictures:
+            stem = self._stem(picture)
+            files |= {folder / f"{stem}.{ending}": content for ending, content in picture.render().items()}
+        for path, content in files.items():
+            write_file(path, content)
+        return list(files)
+
+    def _stem(self, picture: Picture) -> str:
+        return f"{self.id}-{picture.name}" if picture.name else self.id
+
+    def _provenance_lines(self) -> list[str]:
+        """Return in words what the numbers come from; the JSON has all of it."""
+        record = self.provenance
+        if not record:
+            return []
+        seeds = ", ".join(map(str, record["seeds"]))
+        lines = [
+            f"findtta {record['findtta']}; seeds {seeds}; batches of {record['batch_size']}; {record['device']}"
+        ]
+        for setup in record["setups"]:
+            images = " or ".join(f"{count:,}" for count in setup["images_per_domain"])
+            domains = " or ".join(map(str, setup["domains"]))
+            lines.append(
+                f"{setup['data']} (identity {', '.join(setup['identities'])}) for {setup['stands_for']}: {images} "
+                f"images in each of {domains} domains; {setup['model']}, weights {setup['weights'][:12]}"
+            )
+        counts = [f"{name}: {len(record[name])}" for name in ("runs", "streams", "readings")]
+        return [*lines, ", ".join(counts), *([f"command: {record['command']}"] if record["command"] else [])]

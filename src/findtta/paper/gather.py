@@ -1,32 +1,28 @@
-"""Computing what items ask for, through a store: what is there already is not computed again."""
+"""Computing what items ask for, through a store: what is stored already is not computed again."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-import findtta
 from findtta._io import write_file
-from findtta.bench.executors import Executor, Serial, Task, Watch, ignore
-from findtta.bench.plan import Plan, Planner
-from findtta.bench.result import Result
-from findtta.bench.run import failure
-from findtta.bench.schedule import Schedule, carry_out, look_up
-from findtta.bench.spec import RunSpec
+from findtta.bench import Plan, Planner
+from findtta.bench.evaluate import machine_record
+from findtta.bench.execute import schedule
+from findtta.bench.executors import Executor, Serial, Watch, ignore
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
-from findtta.paper.items import Context, Item, Probe, Reading, Results
-
-_Asked = TypeVar("_Asked", RunSpec, Probe)
+from findtta.paper.context import Context
+from findtta.paper.items import Item
+from findtta.paper.measure import MEASUREMENTS
+from findtta.paper.results import Probe, Reading, Results, key
 
 PROBES = "probes"  # a folder beside the results of runs
 
@@ -45,50 +41,43 @@ def gather(
     progress: Progress = lambda what, done, total: None,
     watch: Watch = ignore,
 ) -> Results:
-    """Compute what items ask for; whatever fails becomes the record of its failure.
+    """Compute what items ask for; whatever fails becomes a record of its failure.
 
     Args:
         items: The items.
         context: What they are made with.
         store: Where results are kept, and looked for first.
         executor: Where runs are computed; by default one after the other in this process.
-        planner: What to plan with.
+        planner: Plans the runs.
         retry_failed: Whether to compute again what failed the last time.
-        progress: Told what is done.
-        watch: Told how far a run is.
+        progress: Called with what is done.
+        watch: Called with how far a run is.
 
     Returns:
         All results.
     """
     planner = planner or Planner()
-    specs = _distinct([spec for item in items for spec in item.specs(context)])
-    probes = _distinct([probe for item in items for probe in item.probes(context)])
-    runs, schedule = _plan(specs, store, planner, retry_failed, progress)
-    total = len(schedule.todo) + len(probes)
-    done = 0
-    for result in carry_out(schedule, store, executor or Serial(planner), watch):
-        if result.digest in runs.digests:
-            done += 1
-        runs.results[result.digest] = result
-        progress(_words(result), done, total)
+    specs = list({key(spec): spec for item in items for spec in item.specs(context)}.values())
+    probes = list({key(probe): probe for item in items for probe in item.probes(context)}.values())
+    # What cannot be planned is not stored: the next time it may well be possible.
+    plan = schedule(specs, store, planner, retry_failed=retry_failed, unplanned="return",
+                    progress=lambda spec: progress("planning", 0, len(specs)))  # fmt: skip
+    total = len(plan.todo) + len(probes)
+    for done, result in enumerate(plan.run(executor or Serial(planner), watch), start=1):
+        spec = result.spec
+        progress(f"{spec['method']} on {spec['stream']} of {spec['data']}, seed {spec['seed']}", done, total)
     readings = []
-    for number, probe in enumerate(probes):
-        progress(probe.kind.rpartition(":")[2], done + number, total)
+    for done, probe in enumerate(probes, start=len(plan.todo)):
+        progress(f"measuring {probe.kind}", done, total)
         readings.append((probe, take(probe, store, planner, retry_failed=retry_failed)))
-    return Results(runs.pairs(), readings)
+    return Results(plan.pairs(), readings)
 
 
 def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = False) -> Reading:
-    """Return the reading of a probe: the stored one, or else a new one, which is stored.
+    """Return the reading of a probe, done or failed: the stored one, or else a new one, which is stored.
 
-    Args:
-        probe: The measurement.
-        store: Where readings are kept, in a folder of their own beside the results of runs.
-        planner: What to plan with.
-        retry_failed: Whether to measure again what failed the last time.
-
-    Returns:
-        The reading, done or failed.
+    Readings are stored in a folder of their own beside the results of runs; ``retry_failed`` measures again what
+    failed the last time.
     """
     try:
         plan = planner.plan(probe.spec)
@@ -101,81 +90,34 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
     known = _read(path)
     if known is not None and (known.status == "done" or not retry_failed):
         return known
-    reading = _take(probe, plan, digest)
+    reading = _measure(probe, plan, digest)
     write_file(path, json.dumps(dataclasses.asdict(reading), indent=1, sort_keys=True).encode())
     return reading
 
 
-class _Runs:
-    """Runs with the digests of their results, and the results by digest."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[RunSpec, str]] = []
-        self.results: dict[str, Result] = {}
-
-    @property
-    def digests(self) -> set[str]:
-        return {digest for _, digest in self.asked}
-
-    def pairs(self) -> list[tuple[RunSpec, Result]]:
-        return [(spec, self.results[digest]) for spec, digest in self.asked if digest in self.results]
-
-
-def _plan(
-    specs: Sequence[RunSpec], store: Store, planner: Planner, retry_failed: bool, progress: Progress
-) -> tuple[_Runs, Schedule]:
-    runs, schedule = _Runs(), Schedule()
-    for number, spec in enumerate(specs):
-        progress("planning", number, len(specs))
-        try:
-            task = Task.of(planner.plan(spec))
-        except FindTTAError as error:
-            # Not stored: the next time it may well be possible.
-            digest = "unplanned-" + _digest(spec.to_dict())
-            runs.results[digest] = failure(spec, digest, error)
-            runs.asked.append((spec, digest))
-            continue
-        is_new = task.digest not in runs.digests
-        runs.asked.append((spec, task.digest))
-        stored = look_up(store, task.digest)
-        if stored is not None and (stored.status == "done" or not retry_failed):
-            runs.results[task.digest] = stored
-        elif is_new:
-            schedule.todo.append(task)
-    return runs, schedule
-
-
-def _take(probe: Probe, plan: Plan, digest: str) -> Reading:
+def _measure(probe: Probe, plan: Plan, digest: str) -> Reading:
     began = time.time()
-    fields: dict[str, Any] = {"digest": digest, "probe": probe.to_dict(), "config": plan.config}
-    module, _, name = probe.kind.partition(":")
-    measure = getattr(importlib.import_module(module), name)
+    outcome: dict[str, Any]
     try:
-        value = json.loads(json.dumps(measure(plan, probe.settings)))
+        value = MEASUREMENTS[probe.kind](plan, probe.settings)
+        outcome = {"status": "done", "value": json.loads(json.dumps(value))}
     except Exception as error:
-        return Reading(**fields, status="failed", error=_error(error), environment=_environment(began))
-    return Reading(**fields, status="done", value=value, environment=_environment(began))
+        outcome = {"status": "failed", "error": _error(error)}
+    return Reading(
+        digest=digest,
+        probe=probe.to_dict(),
+        config=plan.config,
+        environment=machine_record(torch.device(plan.spec.device), began),
+        **outcome,
+    )
 
 
 def _read(path: Path) -> Reading | None:
+    """Return a stored reading, or None if there is none or the file is damaged, so that it is measured again."""
     try:
         return Reading(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, TypeError):
-        return None  # of no use: measure again
-
-
-def _environment(began: float) -> dict[str, Any]:
-    return {
-        "findtta": findtta.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "started": began,
-        "seconds": time.time() - began,
-    }
+        return None
 
 
 def _error(error: BaseException) -> dict[str, str]:
@@ -184,12 +126,3 @@ def _error(error: BaseException) -> dict[str, str]:
 
 def _digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
-
-
-def _distinct(asked: Sequence[_Asked]) -> list[_Asked]:
-    return list({json.dumps(one.to_dict(), sort_keys=True): one for one in asked}.values())
-
-
-def _words(result: Result) -> str:
-    spec = result.spec
-    return f"{spec['method']} on {spec['stream']} of {spec['data']}, seed {spec['seed']}"

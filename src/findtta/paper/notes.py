@@ -1,20 +1,17 @@
-"""What a reader must know of our numbers: where the setting differs from the paper's, what they come from."""
+"""What a reader must know of our numbers: where the setting differs from the paper's, and what they come from."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import findtta
-from findtta.bench.result import Result
-from findtta.bench.schedule import label
-from findtta.bench.spec import RunSpec
+from findtta.bench import RunSpec
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
-from findtta.paper.items import DATASETS, Context, Reading, Results, Setup
-from findtta.paper.numbers import METHODS, table
+from findtta.paper.context import Context, Setup, is_dataset
+from findtta.paper.numbers import DATASETS, METHODS, table
+from findtta.paper.results import Results
 
 #: Images per domain in the paper, where it says so.
 PAPER_IMAGES: Mapping[str, int | None] = {"cifar10-c": 10_000, "cifar100-c": 10_000, "imagenet-c": None}
@@ -26,7 +23,7 @@ _STREAMS: Mapping[str, str] = {
     "random": "Random: the batches of Shuffle in random order (variant 'paper'). The text of the paper describes "
     "another stream (variant 'text'), which does not fit its numbers; the authors' code is not public.",
     "wild": "Wild: batches choose their domains as those of Random do (variant 'paper'), and each domain shows "
-    "its classes in runs; how the authors combined the two is not said.",
+    "its classes in runs; the paper does not say how the two were combined.",
     "shuffle": "Shuffle: batches of one domain and of all domains in turn, half of the images each; the paper "
     "gives no shares.",
     "static": "Static: one domain after the other, and batches end where a domain ends.",
@@ -41,71 +38,51 @@ _SAME_NETWORK: Mapping[str, tuple[str, ...]] = {
 
 
 def display(method: str) -> str:
-    """Return what the paper calls a method."""
+    """Return the name of a method in the paper."""
     return table("main-resnet50").row(method).printed if method in METHODS else method
 
 
-def dataset_title(setup: Setup) -> str:
-    """Return the dataset that a setup stands for, and the data themselves in brackets if they are others."""
-    title = DATASETS[setup.stands_for]
-    return title if is_dataset(setup.data, setup.stands_for) else f"{title} ({Path(setup.data).name})"
-
-
-def is_dataset(name: str, dataset: str) -> bool:
-    """Return whether data of this name are, as far as can be told, a dataset of the paper, published or generated.
-
-    >>> is_dataset("cifar10_test-c (generated)", "cifar10-c"), is_dataset("cifar100-c", "cifar10-c")
-    (True, False)
-    """
-    plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    base = dataset.removesuffix("-c")
-    return re.search(rf"{base}(?!\d)", plain) is not None
-
-
 def setting_notes(context: Context, results: Results, network: str) -> list[str]:
-    """Return where the setting differs from the paper's.
-
-    Args:
-        context: What the item was made with.
-        results: What it is made of.
-        network: The network of the paper.
-    """
-    notes = []
-    if context.quick:
-        notes.append("A quick look (--quick): few images, so that the numbers are rough.")
+    """Return where the setting of results differs from the paper's, for a network of the paper."""
+    notes = ["Rough numbers (--quick): few images."] if context.quick else []
     for setup, configs in _by_setup(context, results):
-        notes += _data_notes(setup, configs) + _model_notes(setup, configs[0], network)
+        notes += [*_data_notes(setup, configs), _model_note(setup, configs[0], network)]
     if len(context.seeds) != PAPER_SEEDS:
-        seeds = "one seed" if len(context.seeds) == 1 else f"{len(context.seeds)} seeds"
-        notes.append(f"{seeds.capitalize()}; the paper has {PAPER_SEEDS}.")
+        seeds = "One seed" if len(context.seeds) == 1 else f"{len(context.seeds)} seeds"
+        notes.append(f"{seeds}; the paper has {PAPER_SEEDS}.")
     if context.batch_size != PAPER_BATCH_SIZE:
         notes.append(f"Batches of {context.batch_size}; the paper has {PAPER_BATCH_SIZE}.")
-    seen = dict.fromkeys(config["stream"]["scenario"] for config in _configs(results))
-    notes += [_STREAMS[scenario] for scenario in seen if scenario in _STREAMS]
-    notes += _cold_start_notes(results)
+    scenarios = dict.fromkeys(config["stream"]["scenario"] for config in _configs(results))
+    notes += [_STREAMS[scenario] for scenario in scenarios if scenario in _STREAMS]
+    if any(
+        config["method"] == "find-star" and config["stream"]["batches"] <= config["options"]["cold_start"]
+        for config in (run.config for run in results.runs if run.config)
+    ):
+        notes.append("Some streams are no longer than the cold start of FIND*, during which it is FIND.")
     return notes
 
 
 def outcome_notes(results: Results) -> list[str]:
-    """Return what went wrong: runs that failed, and predictions that collapsed."""
+    """Return what went wrong: runs and measurements that failed, and predictions that collapsed."""
     failed = defaultdict(list)
-    for name, error in [*_failed_runs(results.runs), *_failed_readings(results.readings)]:
-        reason = " ".join(error.get("message", "").split())
-        failed[f"{error.get('type')}: {reason}"].append(name)
-    notes = [f"Failed: {_some(names)}. {reason}" for reason, names in failed.items()]
     collapsed = defaultdict(list)
     for result in results.runs:
+        if result.status == "failed":
+            failed[_reason(result.error)].append(RunSpec.from_dict(result.spec).label)
         if result.collapse is not None:
             place = f"{result.spec['stream']}, seed {result.spec['seed']}, batch {result.collapse['batch']}"
             collapsed[result.spec["method"]].append(place)
-    notes += [
-        f"The predictions of {display(name)} collapsed: {_some(places)}." for name, places in collapsed.items()
+    for reading in results.readings:
+        if reading.status == "failed":
+            failed[_reason(reading.error)].append(f"measurement of {reading.probe['kind']}")
+    return [
+        *(f"Failed: {_some(names)}. {reason}" for reason, names in failed.items()),
+        *(f"The predictions of {display(name)} collapsed: {_some(places)}." for name, places in collapsed.items()),
     ]
-    return notes
 
 
 def provenance(context: Context, results: Results) -> dict[str, Any]:
-    """Return what the numbers come from, as plain values; data are told by name and content, not by place."""
+    """Return what the numbers come from, as plain values; data are identified by name and content, not by path."""
     streams = {
         config["stream"]["digest"]: {
             "scenario": config["stream"]["scenario"],
@@ -142,7 +119,7 @@ def _configs(results: Results) -> list[Mapping[str, Any]]:
 
 
 def _by_setup(context: Context, results: Results) -> list[tuple[Setup, list[Mapping[str, Any]]]]:
-    """Return each setup that something was made with, with the configs of it all."""
+    """Return each setup that results were made with, with the configs of these."""
     asked = [(result.spec, result.config) for result in results.runs]
     asked += [(reading.probe["spec"], reading.config) for reading in results.readings]
     found = []
@@ -160,41 +137,30 @@ def _by_setup(context: Context, results: Results) -> list[tuple[Setup, list[Mapp
 
 def _data_notes(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> list[str]:
     data, title = configs[0]["data"], DATASETS[setup.stands_for]
+    notes = []
     if not is_dataset(f"{setup.data} {data['name']}", setup.stands_for):
-        notes = [
+        notes.append(
             f"ANOTHER DATASET: {data['name']} stands in for {title}. Differences to the paper's numbers say "
             "nothing about whether they are right; compare the order of the methods and their distances."
-        ]
+        )
     elif data["generated"]:
-        notes = [f"{title}: the drift was generated by this package, it is not that of the published files."]
-    else:
-        notes = []
+        notes.append(f"{title}: the corruptions were generated by this package, they are not the published files.")
     counts, expected = _per_domain(configs), PAPER_IMAGES[setup.stands_for]
     if expected is None or counts != [expected]:
-        paper = f"{expected:,}" if expected else "not said how many"
-        notes.append(f"{title}: {_numbers(counts)} images per domain; the paper: {paper}.")
+        ours = " or ".join(f"{count:,}" for count in counts)
+        paper = f"{expected:,}" if expected else "not stated"
+        notes.append(f"{title}: {ours} images per domain; the paper: {paper}.")
     return notes
 
 
-def _model_notes(setup: Setup, config: Mapping[str, Any], network: str) -> list[str]:
+def _model_note(setup: Setup, config: Mapping[str, Any], network: str) -> str:
     model, title = config["model"], DATASETS[setup.stands_for]
     weights = f"weights {model['weights'][:12]}"
-    # A name that we know tells what it is; of others we know only what the user says.
+    # The package knows what its own names stand for; of other models only the user does.
     claimed = setup.network == network and model["name"] not in (*ARCHITECTURES, *SHIPPED)
     if claimed or model["name"] in _SAME_NETWORK[network]:
-        return [f"{title}: {network} with our {weights}; the paper's are not public."]
-    return [f"{title}: another network, {model['name']} ({weights}), in the place of {network}."]
-
-
-def _cold_start_notes(results: Results) -> list[str]:
-    short = [
-        result
-        for result in results.runs
-        if result.config
-        and result.config["method"] == "find-star"
-        and result.config["stream"]["batches"] <= result.config["options"]["cold_start"]
-    ]
-    return ["Some streams are no longer than the cold start of FIND*, where it is FIND."] if short else []
+        return f"{title}: {network} with our {weights}; the paper's are not public."
+    return f"{title}: another model, {model['name']} ({weights}), in place of {network}."
 
 
 def _setup_record(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -215,20 +181,11 @@ def _per_domain(configs: Iterable[Mapping[str, Any]]) -> list[int]:
     return sorted({config["data"]["images"] // len(config["data"]["domains"]) for config in configs})
 
 
-def _failed_runs(runs: Iterable[Result]) -> list[tuple[str, Mapping[str, str]]]:
-    failed = [result for result in runs if result.status == "failed"]
-    return [(label(RunSpec.from_dict(result.spec)), result.error or {}) for result in failed]
-
-
-def _failed_readings(readings: Iterable[Reading]) -> list[tuple[str, Mapping[str, str]]]:
-    failed = [reading for reading in readings if reading.status == "failed"]
-    return [(reading.probe["kind"].rpartition(":")[2], reading.error or {}) for reading in failed]
+def _reason(error: Mapping[str, str] | None) -> str:
+    error = error or {}
+    return f"{error.get('type')}: {' '.join(error.get('message', '').split())}"
 
 
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return "; ".join(names[:_SHOWN]) + more
-
-
-def _numbers(counts: Sequence[int]) -> str:
-    return " or ".join(f"{count:,}" for count in counts)

@@ -1,5 +1,6 @@
-"""Results as one page of HTML that opens anywhere, without a network."""
+"""Results as one HTML page that opens anywhere, without a network."""
 
-from findtta.report.assemble import page, write
+from findtta.paper.numbers import DATASETS
+from findtta.report.page import TITLE, page, write
 
-__all__ = ["page", "write"]
+__all__ = ["DATASETS", "TITLE", "page", "write"]

@@ -1,6 +1,6 @@
 "use strict";
 
-// Nothing here makes content: it sorts, filters, folds and explains what the page has already.
+// Nothing here makes content: it sorts, filters, folds and explains what the page contains.
 // Text from results only ever becomes the text of an element, never its markup.
 
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -229,12 +229,12 @@ function setUpLegend(legend) {
 
 function showTooltip(x, y, title, lines) {
   const tooltip = document.getElementById("tooltip");
-  const rows = lines.map(([look, name, value]) => {
+  const rows = lines.map(([color, name, value]) => {
     const row = document.createElement("span");
     const label = document.createElement("em");
     const dot = document.createElement("i");
     const number = document.createElement("em");
-    dot.className = look;
+    dot.style.background = color;
     label.append(dot, name);
     number.textContent = value;
     row.append(label, number);
@@ -260,8 +260,8 @@ const axis = (chart, name) => {
 };
 
 function pointsOf(line) {
-  const written = line.querySelector("polyline").getAttribute("points");
-  return written ? written.split(" ").map((point) => point.split(",").map(Number)) : [];
+  const numbers = line.querySelector("path").getAttribute("d").match(/-?[\d.]+/g).map(Number);
+  return numbers.flatMap((x, index) => (index % 2 ? [] : [[x, numbers[index + 1]]]));
 }
 
 function setUpLines(chart) {
@@ -273,7 +273,7 @@ function setUpLines(chart) {
   let place = null;
 
   const visible = () => {
-    series ??= all(".series", chart).map((line) => ({ line, points: pointsOf(line) }));
+    series ??= all(".series.line", chart).map((line) => ({ line, points: pointsOf(line) }));
     return series.filter(({ line, points }) => points.length && !line.matches(".off") && !isFiltered(line));
   };
   const columns = (shown) => [...new Set(shown.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
@@ -286,7 +286,7 @@ function setUpLines(chart) {
       .map(({ line, points }) => [line, points.find(([at]) => Math.abs(at - x) < 0.02)])
       .filter(([, point]) => point)
       .sort(([, a], [, b]) => a[1] - b[1])
-      .map(([line, point]) => [line.getAttribute("class"), line.dataset.name, valueY(point[1]).toFixed(1)]);
+      .map(([line, point]) => [line.dataset.color, line.dataset.name, valueY(point[1]).toFixed(1)]);
     const value = Math.round(valueX(x));
     showTooltip(clientX, clientY, names ? `${value}: ${names[value - 1] ?? ""}` : `batch ${value}`, lines);
   };
@@ -322,12 +322,12 @@ function setUpPoints(chart) {
   for (const point of all(".point", chart)) {
     const title = point.querySelector("title");
     const tip = title.textContent;
-    title.remove(); // or the browser would say it once more
+    title.remove(); // or the browser would show it, too
     point.setAttribute("aria-label", tip);
     point.setAttribute("tabindex", "0");
     point.setAttribute("role", "img");
     const explain = () => {
-      const box = point.querySelector("circle").getBoundingClientRect();
+      const box = point.querySelector("use").getBoundingClientRect();
       showTooltip(box.right, box.bottom, tip, []);
     };
     point.addEventListener("pointerenter", explain);
@@ -341,14 +341,14 @@ function setUpPoints(chart) {
 function drawFrontier(chart) {
   const shown = all(".point", chart).filter((point) => !isFiltered(point));
   const places = shown.map((point) => {
-    const circle = point.querySelector("circle");
-    return [Number(circle.getAttribute("cx")), Number(circle.getAttribute("cy")), point];
+    const mark = point.querySelector("use");
+    return [Number(mark.getAttribute("x")), Number(mark.getAttribute("y")), point];
   });
   places.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   let best = Infinity;
   const edge = places.filter(([, y]) => y < best && ((best = y), true));
   const path = edge.map(([x, y], index) => (index ? `H${x}V${y}` : `M${x} ${y}`)).join("");
-  chart.querySelector(".frontier")?.setAttribute("d", path);
+  chart.querySelector(".frontier path")?.setAttribute("d", path);
   for (const [, , point] of places) point.classList.remove("on-frontier");
   for (const [, , point] of edge) point.classList.add("on-frontier");
 }
@@ -368,7 +368,10 @@ document.addEventListener("DOMContentLoaded", () => {
   all(".panels").forEach(setUpPanels);
   all(".legend").forEach(setUpLegend);
   all(".chart.lines").forEach(setUpLines);
-  all(".chart.points").forEach(setUpPoints);
+  all(".chart.points").forEach((chart) => {
+    setUpPoints(chart);
+    drawFrontier(chart);
+  });
   setUpFilters();
   addEventListener("hashchange", openTarget);
   openTarget();

@@ -1,42 +1,442 @@
 """What the paper printed: its tables, the claims of its text, and its figures in words.
 
-The numbers stand in the TOML files beside this module, one per table, exactly as printed.
+The numbers are in the TOML files beside this module, one per table, exactly as printed. Thirteen tables are
+printed. Those of the Wild and of the life-long stream belong together: ``"wild"`` and ``"lifelong"``
+name them side by side.
 """
 
-from findtta.paper.numbers._claims import Cells, Claim, claim, claims
-from findtta.paper.numbers._figures import Panel, PaperFigure, figure, figures
-from findtta.paper.numbers._tables import (
-    METHODS,
-    PRINTED,
-    SIDE_BY_SIDE,
-    Column,
-    Erratum,
-    PaperTable,
-    Row,
-    aliases,
-    table,
-    tables,
-    value,
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+import statistics
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from findtta.options import require_known
+
+#: The methods the paper compares, by their names here, in the order of its main table.
+METHODS = (
+    "source", "tent", "eata", "note", "sar", "rotta", "vida", "deyo",
+    "tbn", "alpha-bn", "iabn", "find", "find-star",
+)  # fmt: skip
+
+#: The datasets of the paper, by their names here, with their printed names.
+DATASETS: Mapping[str, str] = MappingProxyType(
+    {"cifar10-c": "CIFAR10-C", "cifar100-c": "CIFAR100-C", "imagenet-c": "ImageNet-C"}
+)
+#: The models of the paper; the first is that of most tables.
+NETWORKS = ("ResNet-50", "ResNet-26", "EfficientViT-M5")
+
+#: The printed tables, in the order in which LaTeX numbers them: the first is Table 1.
+PRINTED = (
+    "main-resnet50", "main-efficientvit", "clustering", "efficiency", "ablation", "domains", "resnet26", "static",
+    "wild-0.1", "wild-0.01", "wild-0.005", "lifelong-2", "lifelong-3",
+)  # fmt: skip
+
+#: Printed tables that are one experiment.
+SIDE_BY_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"wild": ("wild-0.1", "wild-0.01", "wild-0.005"), "lifelong": ("lifelong-2", "lifelong-3")}
 )
 
-__all__ = [
-    "METHODS",
-    "PRINTED",
-    "SIDE_BY_SIDE",
-    "Cells",
-    "Claim",
-    "Column",
-    "Erratum",
-    "Panel",
-    "PaperFigure",
-    "PaperTable",
-    "Row",
-    "aliases",
-    "claim",
-    "claims",
-    "figure",
-    "figures",
-    "table",
-    "tables",
-    "value",
-]
+#: How a claim compares two numbers of the tables.
+COMPARISONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "difference": lambda left, right: left - right,
+        "ratio": lambda left, right: left / right,
+        "gain": lambda left, right: 100 * (left / right - 1),  # in percent of the right one
+        "saving": lambda left, right: 100 * (1 - left / right),  # in percent of the right one
+    }
+)
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return the content of the data file ``name``, given without its ending."""
+    text = importlib.resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+# Tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperColumn:
+    """A column of a printed table."""
+
+    name: str  # such as "crossmix/cifar10-c"
+    printed: str  # its heading
+    unit: str
+    settings: Mapping[str, Any]  # what distinguishes it from other columns: scenario, dataset, delta, ...
+    average_of: tuple[str, ...] = ()  # the columns whose mean it is; empty for a measured one
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRow:
+    """A row of a printed table: a method with options, and its numbers by the names of the columns."""
+
+    name: str
+    printed: str  # its heading
+    method: str  # by its name here
+    options: Mapping[str, Any]  # those that make the row
+    values: Mapping[str, float] = field(default_factory=dict)
+    spreads: Mapping[str, float] = field(default_factory=dict)  # numbers after a plus-minus sign; mostly empty
+    venue: str = ""  # where the method appeared, as printed in the main tables
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """A printed average that does not follow from the printed cells, and what they give to two digits."""
+
+    row: str
+    column: str
+    printed: float
+    recomputed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of the paper; one that is printed with methods across is transposed."""
+
+    id: str
+    numbers: tuple[int, ...]  # its number in the paper; several if printed tables stand side by side
+    title: str  # in our words
+    label: str  # in the paper's source
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[PaperRow, ...]
+    settings: Mapping[str, Any]  # what holds for all its cells, as far as the paper says
+    notes: tuple[str, ...] = field(default=(), repr=False)  # what is remarkable about it
+    errata: tuple[Erratum, ...] = field(default=(), repr=False)  # of averages; the rows have them as printed
+
+    @property
+    def unit(self) -> str:
+        """The unit of the numbers; several, with commas, if columns differ."""
+        return ", ".join(dict.fromkeys(column.unit for column in self.columns))
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The compared methods that have no row here."""
+        present = {row.name for row in self.rows}
+        return tuple(method for method in METHODS if method not in present)
+
+    def row(self, name: str) -> PaperRow:
+        """Return the row called ``name``."""
+        rows = {row.name: row for row in self.rows}
+        require_known(f"the row of the paper's table {self.id!r}", name, rows)
+        return rows[name]
+
+    def column(self, name: str) -> PaperColumn:
+        """Return the column called ``name``."""
+        columns = {column.name: column for column in self.columns}
+        require_known(f"the column of the paper's table {self.id!r}", name, columns)
+        return columns[name]
+
+    def settings_of(self, column: str) -> dict[str, Any]:
+        """Return what the paper says of the cells of a column: the settings of the table and its own."""
+        return {**self.settings, **self.column(column).settings}
+
+
+def tables() -> dict[str, PaperTable]:
+    """Return the printed tables by their ids, in the order of the paper."""
+    return {name: _printed(name) for name in PRINTED}
+
+
+def aliases() -> dict[str, str]:
+    """Return the ids of the printed tables by their numbers in the paper: ``"table1"`` and so on."""
+    return {f"table{number}": name for number, name in enumerate(PRINTED, start=1)}
+
+
+def table(id: str) -> PaperTable:
+    """Return a table by its id, by its number (``"table1"``), or ``"wild"`` or ``"lifelong"``.
+
+    >>> table("table8").title
+    'Accuracy when each batch holds a single domain'
+    """
+    require_known("the paper's table", id, [*PRINTED, *SIDE_BY_SIDE, *aliases()])
+    name = aliases().get(id, id)
+    return _side_by_side(name) if name in SIDE_BY_SIDE else _printed(name)
+
+
+def value(table_id: str, method: str, column: str) -> float | None:
+    """Return a printed number, or None if the paper compares the method, but not in this table.
+
+    >>> value("static", "find", "static/imagenet-c")
+    31.78
+
+    Args:
+        table_id: A table, as for :func:`table`.
+        method: The name of a row, or of a method the paper compares.
+        column: The name of a column.
+    """
+    found = table(table_id)
+    name = found.column(column).name
+    return None if method in found.absent else found.row(method).values[name]
+
+
+@functools.cache
+def _printed(name: str) -> PaperTable:
+    content = read(name)
+    columns = tuple(_column(key, content["unit"], fields) for key, fields in content["columns"].items())
+    return PaperTable(
+        id=name,
+        numbers=(PRINTED.index(name) + 1,),
+        title=content["title"],
+        label=content["label"],
+        columns=columns,
+        rows=tuple(_row(key, columns, fields) for key, fields in content["rows"].items()),
+        settings=MappingProxyType({**read("settings"), **content["settings"]}),
+        notes=tuple(content["notes"]),
+        errata=tuple(Erratum(**erratum) for erratum in content.get("errata", [])),
+    )
+
+
+def _column(name: str, unit: str, fields: Mapping[str, Any]) -> PaperColumn:
+    own = ("printed", "unit", "average_of")
+    return PaperColumn(
+        name=name,
+        printed=fields["printed"],
+        unit=fields.get("unit", unit),
+        settings=MappingProxyType({key: setting for key, setting in fields.items() if key not in own}),
+        average_of=tuple(fields.get("average_of", ())),
+    )
+
+
+def _row(name: str, columns: Sequence[PaperColumn], fields: Mapping[str, Any]) -> PaperRow:
+    measured = [column.name for column in columns if not column.average_of]
+    spreads = fields.get("spreads", ())
+    return PaperRow(
+        name=name,
+        printed=fields["printed"],
+        method=fields.get("method", name),
+        options=MappingProxyType(fields.get("options", {})),
+        values=_by_name([column.name for column in columns], fields["values"]),
+        spreads=_by_name(measured if spreads else (), spreads),
+        venue=fields.get("venue", ""),
+    )
+
+
+def _by_name(names: Sequence[str], numbers: Sequence[float]) -> Mapping[str, float]:
+    return MappingProxyType(dict(zip(names, numbers, strict=True)))
+
+
+@functools.cache
+def _side_by_side(name: str) -> PaperTable:
+    parts = [_printed(part) for part in SIDE_BY_SIDE[name]]
+    rows = []
+    for first in parts[0].rows:
+        values = {column: number for part in parts for column, number in part.row(first.name).values.items()}
+        rows.append(dataclasses.replace(first, values=MappingProxyType(values), spreads={}, venue=""))
+    return PaperTable(
+        id=name,
+        numbers=tuple(number for part in parts for number in part.numbers),
+        title=" | ".join(part.title for part in parts),
+        label=" | ".join(part.label for part in parts),
+        columns=tuple(column for part in parts for column in part.columns),
+        rows=tuple(rows),
+        settings=parts[0].settings,  # where they differ, their columns have settings
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        errata=tuple(erratum for part in parts for erratum in part.errata),
+    )
+
+
+# Accuracies by what was measured
+
+
+class PrintedCell(NamedTuple):
+    """A printed number with its row, the number after a plus-minus sign if any, and the number of its table."""
+
+    row: PaperRow
+    value: float
+    spread: float | None
+    table: int
+
+
+@dataclass(frozen=True)
+class PrintedAccuracy:
+    """Printed accuracies of one experiment, a stream of a dataset."""
+
+    settings: Mapping[str, Any]  # what the paper says of them: network, domains, severity, batch size, ...
+    cells: Mapping[str, PrintedCell]  # by the name of the row
+
+    def value(self, row: str) -> float | None:
+        """Return the number of a row, or None if it is not printed."""
+        return self.cells[row].value if row in self.cells else None
+
+
+def printed_accuracy(
+    scenario: str,
+    dataset: str,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    network: str | None = None,
+    domains: int = 15,
+) -> PrintedAccuracy | None:
+    """Find the printed accuracies that come nearest to a stream of a dataset.
+
+    >>> printed_accuracy("wild", "cifar10-c", {"delta": 0.1}).value("find")
+    69.49
+
+    Args:
+        scenario: The scenario of the stream.
+        dataset: A dataset of the paper.
+        settings: The settings of the stream; delta and rounds must be those of the paper where they are given.
+        network: A network of the paper; the one of most tables if None.
+        domains: The number of domains. Of several numbers that the paper has, the nearest is taken.
+
+    Returns:
+        The accuracies, or None if the paper has none of such a stream.
+    """
+    main = NETWORKS[0]
+    candidates = []
+    for paper in tables().values():
+        for column in paper.columns:
+            known = paper.settings_of(column.name)
+            asked = {"scenario": scenario, "dataset": dataset, **{"delta": None, "rounds": None, **settings}}
+            same = all(
+                asked[name] in (known.get(name), None) for name in ("scenario", "dataset", "delta", "rounds")
+            )
+            if column.unit == "%" and not column.average_of and same:
+                distance = (
+                    (network or main, main, known["model"]).index(known["model"]),
+                    abs(int(known.get("domains", 15)) - domains),
+                )
+                candidates.append((distance, paper, column))
+    if not candidates:
+        return None
+    nearest = min(distance for distance, *_ in candidates)
+    # Ties are tables of the same experiment: the ablation has rows that the main table has not.
+    columns = [(paper, column) for distance, paper, column in candidates if distance == nearest]
+    cells: dict[str, PrintedCell] = {}
+    for paper, column in columns:
+        for row in paper.rows:
+            number, spread = row.values[column.name], row.spreads.get(column.name)
+            cells.setdefault(row.name, PrintedCell(row, number, spread, paper.numbers[0]))
+    paper, column = columns[0]
+    return PrintedAccuracy(paper.settings_of(column.name), cells)
+
+
+# Claims
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Some cells of a row: the id of the table, the name of the row, the names of the columns."""
+
+    table: str
+    method: str
+    columns: tuple[str, ...]
+
+    def mean(self) -> float:
+        """Return the mean of the cells."""
+        row = table(self.table).row(self.method)
+        return statistics.fmean(row.values[column] for column in self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A number that the paper states in its text."""
+
+    id: str
+    where: str  # the part of the paper that states it
+    says: str  # what is claimed, in our words
+    unit: str  # "points" (of accuracy), "%" (relative) or "times"
+    low: float  # the lowest value of the statement
+    high: float  # the highest one
+    tolerance: float = 0.5  # how far off the tables may be: half of the last digit stated
+    compare: str = "difference"  # how left and right are compared, a name in COMPARISONS
+    left: Cells | None = None  # None if the tables do not have it
+    right: Cells | None = None
+    figure: str = ""  # the figure it is read off, if it is not about a table
+    note: str = ""  # what else the tables say
+
+    def recompute(self) -> float | None:
+        """Return what the paper's tables give, or None if they do not have it."""
+        if self.left is None or self.right is None:
+            return None
+        return COMPARISONS[self.compare](self.left.mean(), self.right.mean())
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the paper's tables agree, or None if they do not have it."""
+        number = self.recompute()
+        return None if number is None else self.low - self.tolerance <= number <= self.high + self.tolerance
+
+
+def claim(id: str) -> Claim:
+    """Return a claim by its id.
+
+    >>> claim("shuffle-over-alpha-bn").high, claim("shuffle-over-alpha-bn").holds
+    (13, False)
+    """
+    require_known("the paper's claim", id, claims())
+    return claims()[id]
+
+
+@functools.cache
+def claims() -> Mapping[str, Claim]:
+    """Return the claims by their ids, in the order of the paper."""
+    return MappingProxyType({name: _claim(name, fields) for name, fields in read("claims").items()})
+
+
+def _claim(name: str, fields: Mapping[str, Any]) -> Claim:
+    low, high = fields["stated"]
+    sides = {
+        side: Cells(cells["table"], cells["method"], tuple(cells["columns"]))
+        for side, cells in fields.items()
+        if side in ("left", "right")
+    }
+    plain = {key: content for key, content in fields.items() if key not in ("stated", "recomputed", *sides)}
+    return Claim(id=name, low=low, high=high, left=sides.get("left"), right=sides.get("right"), **plain)
+
+
+# Figures
+
+
+@dataclass(frozen=True)
+class PaperPanel:
+    """One part of a printed figure: its letter, what it shows, its axes, and its label in the source if any."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFigure:
+    """A figure of the paper in our words; its source has none of the points."""
+
+    id: str
+    number: int
+    title: str
+    label: str  # in the paper's source; empty if it has none
+    kind: Literal["measurement", "drawing", "gallery"]  # only measurements have axes
+    claim: str  # what the paper concludes from it
+    panels: tuple[PaperPanel, ...] = ()
+    notes: tuple[str, ...] = ()  # what is remarkable about it
+
+
+@functools.cache
+def figures() -> Mapping[str, PaperFigure]:
+    """Return the figures by their ids, in the order of the paper."""
+    found = {}
+    for number, (name, fields) in enumerate(read("figures").items(), start=1):
+        panels = tuple(PaperPanel(**panel) for panel in fields.pop("panels", []))
+        notes = tuple(fields.pop("notes", []))
+        found[name] = PaperFigure(id=name, number=number, panels=panels, notes=notes, **fields)
+    return MappingProxyType(found)
+
+
+def figure(id: str) -> PaperFigure:
+    """Return a figure by its id or its number.
+
+    >>> figure("figure12").id
+    'group-counts'
+    """
+    numbered = {f"figure{found.number}": found for found in figures().values()}
+    require_known("the paper's figure", id, [*figures(), *numbered])
+    return {**figures(), **numbered}[id]

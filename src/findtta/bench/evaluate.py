@@ -1,0 +1,320 @@
+"""Evaluating one method on one stream: accuracy, calibration, cost, and what the adapted layers did."""
+
+from __future__ import annotations
+
+import platform
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+import findtta
+from findtta.algorithms.base import Adapted
+from findtta.bench.cost import PeakMemory
+from findtta.bench.plan import Plan, Planner
+from findtta.bench.result import Result
+from findtta.bench.spec import RunSpec
+from findtta.collapse import CollapseGuard
+from findtta.errors import InputError, OptionError
+from findtta.images import to_input
+from findtta.streams import Batch
+
+BINS = 15  # of confidence, for the calibration error
+POINTS = 200  # of the accuracy curve at most
+
+#: Called after each batch with the number of batches done and the accuracy so far.
+Progress = Callable[[int, float], None]
+
+
+def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
+    """Evaluate one method on one stream.
+
+    Args:
+        spec: What to run.
+        progress: Called after each batch with the number of batches done and the accuracy so far.
+
+    Returns:
+        Accuracy, calibration, cost and what the layers did.
+
+    Example:
+        >>> spec = RunSpec(method="find", data_options={"count": 20}, domains=("fog", "snow"), batch_size=16)
+        >>> run(spec).metrics["samples"]
+        40
+    """
+    plan = spec if isinstance(spec, Plan) else Planner().plan(spec)
+    device = _usable_device(plan.spec.device)
+    began = time.time()
+    memory = PeakMemory(device)
+    adapted = findtta.adapt(plan.model, plan.spec.method, **plan.options)
+    adapted.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    rounds = int(plan.stream.rounds.max()) + 1
+    metrics = Metrics(plan.dataset.domains, plan.dataset.classes, len(plan.stream), rounds)
+    guard = CollapseGuard().to(device)
+    latencies, groups = array("d"), GroupCounts()
+    last_domain: int | None = None
+    for batch in plan.stream:
+        images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
+        if plan.spec.reset == "domain":
+            last_domain = _reset_at_new_domain(adapted, batch, last_domain)
+        inputs = to_input(images, device)
+        _synchronize(device)
+        start = time.perf_counter()
+        logits = adapted(inputs)
+        _synchronize(device)
+        latencies.append(1e3 * (time.perf_counter() - start))
+        metrics.update(logits, labels, batch.domain_ids, batch.round)
+        guard.observe(logits)
+        for name, layer in adapted.layers():
+            groups.add(name, layer.describe().get("groups"))
+        if progress is not None:
+            progress(batch.index + 1, metrics.accuracy)
+    collapse = guard.verdict()
+    return Result(
+        digest=plan.digest,
+        status="done",
+        spec=plan.spec.to_dict(),
+        config=plan.config,
+        layers=_layers(adapted, groups),
+        collapse=None if collapse is None else {"batch": collapse.batch, "reason": collapse.reason},
+        cost={
+            "latency_ms": {
+                "p50": float(np.percentile(latencies, 50)),
+                "p95": float(np.percentile(latencies, 95)),
+                "mean": float(np.mean(latencies)),
+            },
+            "images_per_second": 1e3 * metrics.samples / sum(latencies),
+            "peak_memory_mb": memory.read(),
+            "forward_passes": adapted.cost.forward,
+            "backward_passes": adapted.cost.backward,
+        },
+        environment=machine_record(device, began),
+        **metrics.summary(),
+    )
+
+
+def machine_record(device: torch.device, began: float) -> dict[str, Any]:
+    """Return versions, machine and time of what began at ``began`` and ends now; nothing that decides a result."""
+    return {
+        "findtta": findtta.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "started": began,
+        "seconds": time.time() - began,
+    }
+
+
+def failure(spec: RunSpec, digest: str, error: BaseException, config: dict[str, Any] | None = None) -> Result:
+    """Return the record of a run that failed."""
+    return Result(
+        digest=digest,
+        status="failed",
+        spec=spec.to_dict(),
+        config=config or {},
+        error={"type": type(error).__name__, "message": str(error)},
+        environment={
+            "findtta": findtta.__version__,
+            "python": platform.python_version(),
+            "started": time.time(),
+        },
+    )
+
+
+def _usable_device(name: str) -> torch.device:
+    device = torch.device(name)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise OptionError(f"device {name!r} cannot be used on this machine: {reason}") from error
+    return device
+
+
+def _reset_at_new_domain(adapted: Adapted, batch: Batch, last: int | None) -> int | None:
+    """Reset the method if this batch has samples of one domain only, and the last such batch those of another."""
+    first = int(batch.domain_ids[0])
+    if not (batch.domain_ids == first).all():
+        return last
+    if last is not None and first != last:
+        adapted.reset()
+    return first
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class GroupCounts:
+    """Mean and standard deviation of the number of groups in each layer, over the batches."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # batches, groups, groups squared
+
+    def add(self, layer: str, groups: int | None) -> None:
+        """Count the groups of one layer in one batch; None if the layer makes none."""
+        if groups is not None:
+            self._sums[layer] = [
+                old + new for old, new in zip(self._sums[layer], (1, groups, groups**2), strict=True)
+            ]
+
+    def of(self, layer: str) -> tuple[float, float] | tuple[None, None]:
+        """Return mean and standard deviation of a layer's group counts, or twice None if it never made any."""
+        if layer not in self._sums:
+            return None, None
+        count, total, squares = self._sums[layer]
+        return total / count, max(0, count * squares - total**2) ** 0.5 / count
+
+
+def _layers(adapted: Adapted, groups: GroupCounts) -> list[dict[str, Any]]:
+    layers = []
+    for layer in adapted.report():
+        mean, std = groups.of(layer.name)
+        layers.append(
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "channels": layer.channels,
+                "groups_mean": mean,
+                "groups_std": std,
+                "score": layer.score,
+                "split": layer.split,
+            }
+        )
+    return layers
+
+
+class Metrics:
+    """Accuracy, calibration and likelihood of predictions, overall and by domain, class and round.
+
+    Args:
+        domains: The names of the domains.
+        classes: The names of the classes.
+        batches: The number of batches in the stream, which decides how finely the accuracy curve is stored.
+        rounds: The number of passes over the data.
+    """
+
+    def __init__(self, domains: Sequence[str], classes: Sequence[str], batches: int, rounds: int) -> None:
+        self._domains, self._classes = domains, classes
+        self._by_domain = np.zeros((len(domains), 2), np.int64)  # samples, correct ones
+        self._by_class = np.zeros((len(classes), 2), np.int64)
+        self._by_round = np.zeros((rounds, 2), np.int64)
+        self._bins = np.zeros((BINS, 3))  # samples, correct ones, sum of confidence
+        self._nll = self._brier = 0.0
+        self._not_finite = 0
+        self._stride = max(1, -(-batches // POINTS))
+        self._window = np.zeros(2, np.int64)
+        self._curve: list[tuple[int, float, float]] = []
+        self._batches = 0
+
+    @property
+    def samples(self) -> int:
+        """The number of samples so far."""
+        return int(self._by_round[:, 0].sum())
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy so far, in per cent."""
+        return _percent(self._by_round.sum(axis=0))
+
+    def update(
+        self, logits: Tensor, labels: NDArray[Any], domain_ids: NDArray[Any], round_number: int = 0
+    ) -> None:
+        """Add the predictions for one batch.
+
+        Args:
+            logits: Shape (n, classes); on any device.
+            labels: The true classes.
+            domain_ids: The domains of the samples.
+            round_number: The pass over the data that the batch belongs to.
+        """
+        if logits.ndim != 2 or logits.shape[0] != len(labels) or logits.shape[1] < len(self._classes):
+            raise InputError(
+                f"the model must give logits of shape ({len(labels)}, {len(self._classes)} or more) for a batch, "
+                f"but gave {tuple(logits.shape)}: model and data do not belong together."
+            )
+        scores = logits.detach().float().cpu()
+        finite = scores.isfinite().all(1)
+        self._not_finite += len(scores) - int(finite.sum())
+        # A prediction with NaN is wrong whatever its label, and has the least possible confidence.
+        scores = torch.where(finite[:, None], scores, 0.0)
+        log_probabilities = F.log_softmax(scores.double(), dim=1)
+        probabilities = log_probabilities.exp()
+        truth = torch.from_numpy(np.asarray(labels, np.int64))
+        confidence, predicted = probabilities.max(1)
+        correct = ((predicted == truth) & finite).numpy()
+        of_truth = probabilities.gather(1, truth[:, None])[:, 0]
+        self._nll -= float(log_probabilities.gather(1, truth[:, None]).sum())
+        self._brier += float((probabilities.square().sum(1) - 2 * of_truth + 1).sum())
+        bins = (confidence.numpy() * BINS).astype(np.int64).clip(0, BINS - 1)
+        columns = (None, correct, confidence.numpy())
+        self._bins += np.stack([np.bincount(bins, weights=column, minlength=BINS) for column in columns], 1)
+        _count(self._by_domain, domain_ids, correct)
+        _count(self._by_class, labels, correct)
+        seen = np.array([len(correct), int(correct.sum())])
+        self._by_round[round_number] += seen
+        self._window += seen
+        self._batches += 1
+        if self._batches % self._stride == 0:
+            self._curve.append(self._point())
+            self._window[:] = 0
+
+    def summary(self) -> dict[str, Any]:
+        """Return all metrics as plain values; accuracies are percentages."""
+        samples = max(self.samples, 1)
+        filled = self._bins[self._bins[:, 0] > 0]
+        by_domain = _named(self._domains, self._by_domain)
+        # The curve ends where the stream ends, also between two points.
+        curve = [*self._curve, self._point()] if self._window[0] else self._curve
+        return {
+            "metrics": {
+                "samples": self.samples,
+                "accuracy": self.accuracy,
+                "error": 100 - self.accuracy,
+                "nll": self._nll / samples,
+                "brier": self._brier / samples,
+                "ece": 100 * float(np.abs(filled[:, 1] - filled[:, 2]).sum()) / samples,
+                "mean_domain_accuracy": sum(row["accuracy"] for row in by_domain.values())
+                / max(len(by_domain), 1),
+                "not_finite": self._not_finite,
+            },
+            "per_domain": by_domain,
+            "per_class": _named(self._classes, self._by_class),
+            "per_round": [_percent(row) for row in self._by_round],
+            "running": {
+                "batch": [point[0] for point in curve],
+                "accuracy": [point[1] for point in curve],
+                "window": [point[2] for point in curve],
+            },
+        }
+
+    def _point(self) -> tuple[int, float, float]:
+        return self._batches, self.accuracy, _percent(self._window)
+
+
+def _count(table: NDArray[np.int64], which: NDArray[Any], correct: NDArray[Any]) -> None:
+    table[:, 0] += np.bincount(which, minlength=len(table))
+    table[:, 1] += np.bincount(which, weights=correct, minlength=len(table)).astype(np.int64)
+
+
+def _percent(seen_and_correct: NDArray[Any]) -> float:
+    seen, correct = seen_and_correct
+    return 100 * int(correct) / int(seen) if seen else 0.0
+
+
+def _named(names: Sequence[str], table: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+    return {
+        name: {"samples": int(row[0]), "accuracy": _percent(row)}
+        for name, row in zip(names, table, strict=True)
+        if row[0]
+    }

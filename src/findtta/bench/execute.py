@@ -1,0 +1,117 @@
+"""Executing runs; what is stored is not computed again, the rest goes to an executor and is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from findtta.bench.evaluate import failure
+from findtta.bench.executors import Executor, Task, Watch, ignore
+from findtta.bench.plan import Planner
+from findtta.bench.result import Result
+from findtta.bench.spec import RunSpec
+from findtta.bench.store import Store
+from findtta.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Planned runs: which of them are stored already, and which are still to be computed.
+
+    Attributes:
+        store: Where results are looked up and stored, or None.
+        asked: Each run that was asked for, with its digest; different specs can be the same run.
+        results: The results by digest: those found in the store, and the new ones once they are computed.
+        todo: The runs to compute, each once.
+        unplanned: Records of runs that cannot be planned, such as one whose weights are missing.
+        keep_unplanned: Whether those records are stored.
+    """
+
+    store: Store | None
+    asked: list[tuple[RunSpec, str]] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict)
+    todo: list[Task] = field(default_factory=list)
+    unplanned: list[Result] = field(default_factory=list)
+    keep_unplanned: bool = True
+
+    def pairs(self) -> list[tuple[RunSpec, Result]]:
+        """Return each run that was asked for with its result, as far as there is one."""
+        return [(spec, self.results[digest]) for spec, digest in self.asked if digest in self.results]
+
+    def run(self, executor: Executor, watch: Watch = ignore) -> Iterator[Result]:
+        """Compute what is to be computed, and yield each result as soon as it is stored."""
+        if self.store and self.keep_unplanned:
+            for record in self.unplanned:
+                self.store.put(record)
+        with contextlib.closing(executor.execute(self.todo, watch)) as results:
+            for result in results:
+                self.results[result.digest] = result
+                if self.store:
+                    self.store.put(result)
+                    if result.status == "done":  # it can be planned now
+                        self.store.remove(_unplanned_digest(result.spec))
+                yield result
+
+
+def schedule(
+    specs: Sequence[RunSpec],
+    store: Store | None,
+    planner: Planner,
+    *,
+    again: bool = False,
+    retry_failed: bool = False,
+    unplanned: Literal["raise", "store", "return"] = "raise",
+    progress: Callable[[RunSpec], object] = lambda spec: None,
+) -> Schedule:
+    """Plan runs, and look up which of them are stored already; nothing is written.
+
+    Args:
+        specs: The runs.
+        store: Where results may be stored, or None.
+        planner: Plans the runs.
+        again: Whether to compute stored runs again.
+        retry_failed: Whether to compute runs again that failed the last time.
+        unplanned: What to do with a run that cannot be planned: ``"raise"`` the error; ``"store"`` a record of the
+            failure (but raise if a name is unknown, or if no run at all can be planned); or only ``"return"`` the
+            record.
+        progress: Called with each run before it is planned.
+
+    Returns:
+        The schedule; its method ``run`` computes the runs.
+    """
+    planned = Schedule(store, keep_unplanned=unplanned == "store")
+    first_error: Exception | None = None
+    seen: set[str] = set()
+    for spec in specs:
+        progress(spec)
+        try:
+            task = Task.of(planner.plan(spec))
+        except Exception as error:
+            if unplanned == "raise" or (unplanned == "store" and isinstance(error, UnknownNameError)):
+                raise
+            first_error = first_error or error
+            record = failure(spec, _unplanned_digest(spec.to_dict()), error)
+            planned.unplanned.append(record)
+            planned.results[record.digest] = record
+            planned.asked.append((spec, record.digest))
+            continue
+        planned.asked.append((spec, task.digest))
+        if task.digest in seen:
+            continue
+        seen.add(task.digest)
+        stored = store.look_up(task.digest) if store and not again else None
+        if stored is None or (stored.status == "failed" and retry_failed):
+            planned.todo.append(task)
+        else:
+            planned.results[task.digest] = stored
+    if first_error is not None and not seen and unplanned == "store":
+        raise first_error
+    return planned
+
+
+def _unplanned_digest(spec: Mapping[str, Any]) -> str:
+    return "unplanned-" + hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:20]

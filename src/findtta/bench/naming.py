@@ -1,0 +1,245 @@
+"""What a run is called in tables and filters: each of its settings as a field, in words.
+
+Everything about a run but its seed is one of the ``FIELDS``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from findtta.bench.result import Result
+from findtta.data.dataset import MAIN_CORRUPTIONS, split_domain
+from findtta.registry import BUILT_IN, load_method, method_names
+from findtta.streams import SCENARIOS
+
+#: What can be the rows or columns of a table, and the fields that differ along with it.
+AXES: dict[str, tuple[str, ...]] = {
+    "method": ("method",),
+    "stream": ("stream", "edition"),
+    "model": ("model", "weights"),
+    "data": ("data", "domains", "images", "identity"),
+    "domains": ("domains", "images", "identity"),
+    "images": ("images", "identity"),
+    "batch-size": ("batch size",),
+    "reset": ("reset",),
+    "device": ("device",),
+}
+FIELDS = tuple(dict.fromkeys(field for fields in AXES.values() for field in fields))
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A result with its settings.
+
+    Attributes:
+        result: The result.
+        fields: The settings, as values that can be compared; if the run was never planned, those asked for.
+    """
+
+    result: Result
+    fields: Mapping[str, Any]
+
+    @functools.cached_property
+    def words(self) -> dict[str, str]:
+        """The settings in words."""
+        return {field: field_text(field, value) for field, value in self.fields.items()}
+
+    def key(self, fields: Iterable[str]) -> tuple[Any, ...]:
+        """Return the values of some fields."""
+        return tuple(self.fields[field] for field in fields)
+
+    @property
+    def contest(self) -> tuple[Any, ...]:
+        """All that runs of other methods must share with this one to be compared with it."""
+        return self.key(field for field in FIELDS if field != "method")
+
+    def filter_values(self, name: str) -> set[Any]:
+        """Return the values by which a filter finds this run, such as a method with and without its options."""
+        config, spec, word = self.result.config, self.result.spec, self.words.get(name, "")
+        values = {
+            "method": (word, config.get("method", spec.get("method"))),
+            "stream": (word, word.partition(":")[0]),
+            "data": (word, word.removesuffix(" (generated)"), spec.get("data")),
+            "model": (word, spec.get("model")),
+            "seed": (self.result.seed,),
+            "batch_size": (self.fields.get("batch size"),),
+            "status": (self.result.status,),
+        }[name]
+        return {value for value in values if isinstance(value, str | int)}
+
+
+def named_runs(results: Iterable[Result]) -> list[NamedRun]:
+    """Return results with their settings, in the same order; they must be complete."""
+    defaults = _Defaults()
+    runs = [NamedRun(result, _fields(result, defaults) if result.config else _asked(result)) for result in results]
+    editions = _editions([run for run in runs if run.result.config])
+    return [
+        NamedRun(run.result, {**run.fields, "edition": editions[run.result.digest]})
+        if run.result.digest in editions
+        else run
+        for run in runs
+    ]
+
+
+def ordered(fields: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return distinct keys in the order of tables: methods and streams as registered, all else by value."""
+    places = {"method": list(BUILT_IN), "stream": list(SCENARIOS)}
+
+    def place(field: str, value: Any) -> tuple[Any, ...]:
+        if field not in places:
+            return (value,)
+        name = value.partition(" (")[0].partition(":")[0]
+        return places[field].index(name) if name in places[field] else len(places[field]), value
+
+    return sorted(set(keys), key=lambda key: tuple(map(place, fields, key)))
+
+
+def _fields(result: Result, defaults: _Defaults) -> dict[str, Any]:
+    config = result.config
+    data, stream, model = config["data"], config["stream"], config["model"]
+    says_so = "(generated)" in data["name"] or not data["generated"]
+    options = _assignments(defaults.unusual_options(result))
+    settings = _assignments(_unusual(stream["settings"], defaults.of_scenario(stream["scenario"])))
+    return {
+        "method": f"{config['method']} ({', '.join(options)})" if options else config["method"],
+        "stream": f"{stream['scenario']}:{','.join(settings)}" if settings else stream["scenario"],
+        "edition": "",
+        "model": model["name"],
+        "weights": model["weights"],
+        "data": data["name"] if says_so else f"{data['name']} (generated)",
+        "domains": tuple(data["domains"]),
+        "images": data["images"],
+        "identity": data["identity"],
+        "batch size": stream["batch_size"],
+        "reset": config["reset"],
+        "device": config["device"],
+    }
+
+
+def _asked(result: Result) -> dict[str, Any]:
+    """Return the settings that a run was asked for which failed before it was planned."""
+    spec, options = result.spec, result.spec.get("options")
+    fields = {
+        name.replace("_", " "): spec.get(name)
+        for name in ("stream", "model", "data", "batch_size", "reset", "device")
+    }
+    given = f" ({', '.join(_assignments(options))})" if isinstance(options, Mapping) and options else ""
+    fields["method"] = f"{spec.get('method')}{given}"
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class _Defaults:
+    """Default options of methods and settings of scenarios, so that only those that differ are shown."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, Mapping[str, Any] | None] = {}
+
+    def unusual_options(self, result: Result) -> dict[str, Any]:
+        """Return the options that are not the method's defaults, without a seed that is just the run's."""
+        asked = result.spec.get("options")
+        asked = asked if isinstance(asked, Mapping) else {}
+        defaults = self._of_method(result.config["method"])
+        if defaults is None:  # a method of a package that is not installed here
+            return dict(asked)
+        options = {
+            name: value for name, value in result.config["options"].items() if name != "seed" or name in asked
+        }
+        return _unusual(_as_json(options), defaults)
+
+    def of_scenario(self, scenario: str) -> Mapping[str, Any]:
+        """Return the default settings of a scenario."""
+        kind = SCENARIOS.get(scenario)
+        return {field.name: field.default for field in dataclasses.fields(kind)} if kind else {}
+
+    def _of_method(self, method: str) -> Mapping[str, Any] | None:
+        if method not in self._methods:
+            self._methods[method] = None
+            if method in BUILT_IN or method in method_names():
+                with contextlib.suppress(Exception):  # a broken package of someone else must not hide results
+                    fields = dataclasses.fields(load_method(method).options_type)
+                    self._methods[method] = _as_json({field.name: field.default for field in fields})
+        return self._methods[method]
+
+
+def _unusual(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as they are in a stored result, where a tuple is a list."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
+    return plain
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in sorted(values.items())
+    ]
+
+
+def _editions(runs: Sequence[NamedRun]) -> dict[str, str]:
+    """Tell apart streams of the same name, settings and seed, but not the same samples; by digest of the run.
+
+    Different versions of findtta may make different streams from equal settings. Usually nothing differs, and the
+    edition is empty.
+    """
+    samples: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    by_version: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    for run in runs:
+        digest = run.result.config["stream"]["digest"]
+        samples[run.contest, run.result.seed].add(digest)
+        by_version[run.contest, run.result.seed, _version(run)].add(digest)
+    torn = {contest for (contest, _), digests in samples.items() if len(digests) > 1}
+    torn_within_version = {contest for (contest, *_), digests in by_version.items() if len(digests) > 1}
+    return {
+        run.result.digest: f"digest {run.result.config['stream']['digest'][:8]}"
+        if run.contest in torn_within_version
+        else f"findtta {_version(run)}"
+        for run in runs
+        if run.contest in torn
+    }
+
+
+def _version(run: NamedRun) -> str:
+    return str(run.result.config["versions"].get("findtta", "unknown"))
+
+
+def field_text(field: str, value: Any) -> str:
+    """Return a value of a field in words."""
+    if field == "domains":
+        return _domains_text(value)
+    if field == "images":
+        return f"{value:,}"
+    return str(value)[:8] if field in ("weights", "identity") else str(value)
+
+
+def _domains_text(domains: Sequence[str]) -> str:
+    """Return the domains in words: the fifteen main corruptions by their number, others by name."""
+    kinds: dict[int | None, list[str]] = defaultdict(list)
+    for domain in domains:
+        kind, severity = split_domain(domain)
+        kinds[severity].append(kind)
+    severities: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for severity, names in kinds.items():
+        severities[tuple(names)] += [] if severity is None else [severity]
+    texts = []
+    for group, levels in severities.items():
+        text = f"the {len(group)} corruptions" if group == MAIN_CORRUPTIONS else ", ".join(group)
+        noun = "severity" if len(levels) == 1 else "severities"
+        texts.append(f"{text} at {noun} {number_ranges(sorted(levels))}" if levels else text)
+    return " and ".join(texts)
+
+
+def number_ranges(values: Sequence[int]) -> str:
+    """Return whole numbers in words, three or more consecutive ones as first-last."""
+    if len(values) > 2 and list(values) == list(range(values[0], values[-1] + 1)):
+        return f"{values[0]}-{values[-1]}"
+    return ", ".join(map(str, values))

@@ -1,0 +1,213 @@
+"""What items are made with: data and models that stand for those of the paper, seeds, methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from findtta.bench import RunSpec
+from findtta.data.open import SHAPES
+from findtta.data.published import PUBLISHED
+from findtta.errors import FindTTAError, InputError, OptionError
+from findtta.models.open import NAMES
+from findtta.options import Options, option, require_known
+from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
+
+RESNET, TRANSFORMER = "ResNet-50", "EfficientViT-M5"
+QUICK_IMAGES = 128  # the fewest of which Shuffle can make a batch of one domain
+NONE = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(Options):
+    """A dataset and a model, and what of the paper they stand for; ``images`` limits the images per domain."""
+
+    data: str = option(
+        SHAPES, "dataset: shapes, a downloaded dataset, or a path", metavar="NAME|PATH", repeat=True
+    )
+    stands_for: str = option(
+        "cifar10-c",
+        f"dataset of the paper that it stands for: {', '.join(DATASETS)}",
+        flag="as",
+        shown="by the name of the data",
+        repeat=True,
+    )
+    model: str = option("shapes-resnet26", NAMES, repeat=True)
+    weights: str | None = option(None, "weights of an architecture", metavar="FILE", repeat=True)
+    normalization: str | None = option(
+        None, "normalization of the input, if the weights have no card", repeat=True
+    )
+    network: str | None = option(
+        None,
+        f"network of the paper that the model stands for: {', '.join(NETWORKS)}",
+        shown="every ResNet, or the transformer if the model's name contains vit",
+        repeat=True,
+    )
+    data_options: Mapping[str, Any] = option(dict, "option of all datasets", flag="data-option")
+    images: int | None = None
+
+    def __post_init__(self) -> None:
+        require_known("as", self.stands_for, DATASETS)
+        if self.network is not None:
+            require_known("network", self.network, NETWORKS)
+
+    def fits(self, network: str) -> bool:
+        """Return whether the model stands for this network of the paper."""
+        if self.network is not None:
+            return self.network == network
+        return ("vit" in self.model.lower()) == ("vit" in network.lower())
+
+    @property
+    def title(self) -> str:
+        """The dataset that it stands for, followed by the data themselves in brackets if they are others."""
+        title = DATASETS[self.stands_for]
+        return title if is_dataset(self.data, self.stands_for) else f"{title} ({Path(self.data).name})"
+
+
+#: Used unless others are given: generated shapes and the models that come with the package.
+DEFAULT_SETUPS = (Setup(images=256), Setup(model="shapes-efficientvit_m0", images=256))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context(Options):
+    """What all items are made with. ``command`` is the command line, for the record."""
+
+    setups: tuple[Setup, ...] = DEFAULT_SETUPS
+    command: str = ""
+    quick: bool = option(False, f"rough numbers: one seed and {QUICK_IMAGES} images per domain")
+    images: int | None = option(None, "at most this many images per domain, whatever a setup says")
+    seeds: tuple[int, ...] = option(
+        (0, 1, 2), "seeds of streams and methods", metavar="N,...", parse=int, shown="0,1,2; the paper has three"
+    )
+    methods: tuple[str, ...] | None = option(
+        None, "methods to compare", metavar="NAME,...", shown="those of the paper"
+    )
+    batch_size: int = option(64, "images per batch")
+    device: str = option("cpu", "device that models run on")
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise OptionError("seeds must be at least one, got none.")
+        for method in self.methods or ():
+            require_known("methods", method, METHODS)
+
+    @classmethod
+    def quickly(cls, **settings: Any) -> Context:
+        """Return a context for rough numbers: one seed and few images, unless the settings say otherwise."""
+        return cls(**{"seeds": (0,), "images": QUICK_IMAGES, **settings, "quick": True})
+
+    def for_network(self, network: str) -> list[Setup]:
+        """Return for each dataset of the paper the setup that stands for it with this network, where there is one.
+
+        A setup that names the network wins over one that only could stand for it.
+        """
+        found = []
+        for dataset in DATASETS:
+            fitting = [setup for setup in self.setups if setup.stands_for == dataset and setup.fits(network)]
+            found += sorted(fitting, key=lambda setup: setup.network is None)[:1]
+        return found
+
+    def find(self, dataset: str, network: str = RESNET) -> Setup | None:
+        """Return the setup that stands for a dataset of the paper with a network of the paper, or None."""
+        return next((setup for setup in self.for_network(network) if setup.stands_for == dataset), None)
+
+    def spec(self, setup: Setup, **settings: Any) -> RunSpec:
+        """Return a run with a setup; the seed is the first one unless the settings have another."""
+        return RunSpec(
+            **{
+                "data": setup.data,
+                "data_options": setup.data_options,
+                "model": setup.model,
+                "weights": setup.weights,
+                "normalization": setup.normalization,
+                "images": setup.images if self.images is None else self.images,
+                "batch_size": self.batch_size,
+                "device": self.device,
+                "seed": self.seeds[0],
+                **settings,
+            }
+        )
+
+    def specs(self, setup: Setup, **settings: Any) -> list[RunSpec]:
+        """Return a run for every seed; ``options`` may be a function of the seed."""
+        options = settings.pop("options", {})
+        return [
+            self.spec(setup, **settings, options=options(seed) if callable(options) else options, seed=seed)
+            for seed in self.seeds
+        ]
+
+    def wants(self, method: str) -> bool:
+        """Return whether a method is to be compared."""
+        return self.methods is None or method in self.methods
+
+
+def is_dataset(name: str, dataset: str) -> bool:
+    """Return whether data of this name are, as far as it tells, a dataset of the paper, published or generated.
+
+    >>> is_dataset("cifar10_test-c (generated)", "cifar10-c"), is_dataset("cifar100-c", "cifar10-c")
+    (True, False)
+    """
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    return re.search(rf"{dataset.removesuffix('-c')}(?!\d)", plain) is not None
+
+
+def make_setup(fields: Mapping[str, Any]) -> Setup:
+    """Return a setup; the name of the data tells what it stands for if the fields do not.
+
+    Args:
+        fields: Fields as files have them; ``as`` is short for ``stands_for``.
+    """
+    given = {("stands_for" if name == "as" else name): value for name, value in fields.items()}
+    for name in given:
+        require_known("a field of a setup", name, [entry.name for entry in dataclasses.fields(Setup)])
+    data = given.get("data", SHAPES)
+    if data != SHAPES:
+        if "stands_for" not in given:
+            guesses = [name for name in DATASETS if is_dataset(data, name)]
+            if len(guesses) != 1:
+                raise OptionError(
+                    f"--as must say which dataset of the paper {data!r} stands for: {', '.join(DATASETS)}."
+                )
+            given["stands_for"] = guesses[0]
+        if "model" not in given:
+            raise OptionError(f"--model must be given with --data {data}: {NAMES}.")
+    return Setup(**given)
+
+
+def read_setups(path: Path) -> tuple[Setup, ...]:
+    """Read a TOML file of setups, tables ``[[setup]]``; paths in it are relative to it."""
+    try:
+        content = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise InputError(f"--setup: {str(path)!r} cannot be read ({error.strerror or error}).") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"--setup: {str(path)!r} is not valid TOML: {error}.") from error
+    tables = content.get("setup")
+    if (
+        set(content) != {"setup"}
+        or not isinstance(tables, list)
+        or not all(isinstance(one, dict) for one in tables)
+    ):
+        raise InputError(f"--setup: {str(path)!r} must have tables [[setup]] and nothing else.")
+    try:
+        return tuple(make_setup(_relative_to(path.parent, fields)) for fields in tables)
+    except FindTTAError as error:
+        raise type(error)(f"--setup: {str(path)!r}: {error}") from error
+
+
+def _relative_to(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with paths that are relative to a folder; names stay names."""
+    moved = dict(fields)
+    for name in ("data", "weights"):
+        if name in moved and moved[name] != SHAPES and moved[name] not in PUBLISHED:
+            path = folder / Path(moved[name]).expanduser()
+            moved[name] = str(path) if path.exists() or name == "weights" else moved[name]
+    place, colon, function = str(moved.get("model", "")).rpartition(":")
+    if place.endswith(".py"):
+        moved["model"] = f"{folder / Path(place).expanduser()}{colon}{function}"
+    return moved

@@ -1,0 +1,393 @@
+"""Measurements that no run gives: time, memory, groups, gradients, features, and what drawings are made of.
+
+Each is a function of a planned run and its settings that returns plain values; ``MEASUREMENTS`` has them by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import io
+import statistics
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import findtta
+from findtta._extras import require
+from findtta.algorithms.base import Adapted
+from findtta.algorithms.find import FABN
+from findtta.algorithms.gradient import GradientAdapted
+from findtta.bench import Plan
+from findtta.bench.cost import interleaved_seconds
+from findtta.bench.executors import Processes, Task
+from findtta.data.contact_sheet import contact_sheet
+from findtta.errors import FindTTAError, InputError, OptionError, SkippedUpdateWarning
+from findtta.functional import count_groups, nmi, partition, purity
+from findtta.images import to_input
+from findtta.streams.plot import views
+
+Settings = Mapping[str, Any]
+Values = dict[str, Any]
+
+SOURCE = "source"
+#: Where groups are counted: in the features, in the features with every channel shuffled over the batch on its own
+#: (no two samples are similar any more), and in independent normal numbers (no structure at all).
+FEATURES = ("real", "shuffled", "noise")
+TRUTHS = ("domain", "class")
+_PERPLEXITY = 30.0
+
+
+def measure_times(plan: Plan, settings: Settings) -> Values:
+    """Measure how long candidates take for a batch of the plan's stream.
+
+    Args:
+        plan: Model, stream and device.
+        settings: ``candidates``: for each name a ``method`` with ``options``, one of them called ``"source"``;
+            ``batches``: how many are timed.
+
+    Returns:
+        For each candidate ``ratio`` (to the source's time, the median over batches), ``seconds`` (the median) and
+        its ``forward`` and ``backward`` passes, or an ``error``.
+    """
+    batches = _full_batches(plan, int(settings["batches"]))
+    models: dict[str, Adapted] = {}
+    found: dict[str, Values] = {}
+    for name, candidate in settings["candidates"].items():
+        try:
+            models[name] = model = _adapted(plan, candidate["method"], **candidate["options"])
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for number in range(getattr(model.options, "cold_start", 0)):  # as it is for most of a stream
+                model(batches[number % len(batches)])
+        except FindTTAError as error:
+            models.pop(name, None)
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
+    seconds = interleaved_seconds(models, batches)
+    for name, model in models.items():
+        ratios = [own / source for own, source in zip(seconds[name], seconds[SOURCE], strict=True)]
+        found[name] = {
+            "ratio": statistics.median(ratios),
+            "seconds": statistics.median(seconds[name]),
+            "forward": model.cost.forward,
+            "backward": model.cost.backward,
+        }
+    return {"batches": len(batches), "batch_size": plan.spec.batch_size, "candidates": found}
+
+
+def measure_memory(plan: Plan, settings: Settings) -> Values:
+    """Run the plan in a process of its own, and return its peak memory as ``megabytes``.
+
+    On a GPU it is what torch allocated there; on a CPU the resident memory of the whole process, Python and torch
+    included. A few batches are enough.
+    """
+    (result,) = Processes(workers=1, threads=1).execute([Task.of(plan)])
+    if result.status == "failed":
+        error = result.error or {}
+        raise RuntimeError(f"{error.get('type')}: {error.get('message')}")
+    return {"megabytes": result.cost["peak_memory_mb"]}
+
+
+def measure_groups(plan: Plan, settings: Settings) -> Values:
+    """Count groups in every layer in ``batches`` batches, and measure how far they agree with domains and classes.
+
+    FIND with its default alpha decides what features deeper layers see.
+
+    Returns:
+        ``layers``: for each its ``name``, and mean and standard deviation over the batches of ``groups_real``,
+        ``groups_shuffled``, ``groups_noise`` and, for domain and class each, ``purity_domain``, ``nmi_domain`` and
+        the same of groups of equal sizes with random members, ``purity_domain_chance`` and so on. ``domains`` and
+        ``classes``: mean numbers of them in a batch.
+    """
+    adapted = _adapted(plan, "find")
+    observer = _Observer(plan.spec.seed)
+    for name, layer in adapted.layers():
+        assert isinstance(layer, FABN)
+        layer.partition = functools.partial(observer.partition, name)
+    present = defaultdict(list)
+    for inputs, labels, batch in _batches(plan, int(settings["batches"])):
+        observer.truths = {
+            "domain": torch.from_numpy(batch.domain_ids.copy()),
+            "class": torch.from_numpy(labels),
+        }
+        for name, truth in observer.truths.items():
+            present[name].append(float(len(truth.unique())))
+        adapted(inputs)
+    return {
+        "batches": len(present["domain"]),
+        "domains": statistics.fmean(present["domain"]),
+        "classes": statistics.fmean(present["class"]),
+        "layers": [
+            {
+                "name": name,
+                **{
+                    measure: {"mean": statistics.fmean(values), "std": statistics.pstdev(values)}
+                    for measure, values in measures.items()
+                },
+            }
+            for name, measures in observer.seen.items()
+        ],
+    }
+
+
+class _Observer:
+    """Takes the place of LFD, and records what it sees."""
+
+    def __init__(self, seed: int) -> None:
+        self.truths: dict[str, Tensor] = {}
+        self.seen: dict[str, dict[str, list[float]]] = {}
+        self._random = torch.Generator().manual_seed(seed)
+
+    def partition(self, layer: str, features: Tensor) -> Tensor:
+        labels = partition(features)
+        seen = self.seen.setdefault(layer, defaultdict(list))
+        order = torch.rand(features.shape, generator=self._random).argsort(0)
+        shuffled = features.gather(0, order.to(features.device))
+        noise = torch.randn(features.shape, generator=self._random)
+        for name, found in zip(FEATURES, (labels, partition(shuffled), partition(noise)), strict=True):
+            seen[f"groups_{name}"].append(float(count_groups(found)))
+        chance = labels.cpu()[torch.randperm(len(labels), generator=self._random)]
+        for name, truth in self.truths.items():
+            # Windows of one image, where a layer sees those as samples, are of its domain and class.
+            truth = truth.repeat_interleave(len(labels) // len(truth))
+            for measure in (purity, nmi):
+                seen[f"{measure.__name__}_{name}"].append(float(measure(labels, truth)))
+                seen[f"{measure.__name__}_{name}_chance"].append(float(measure(chance, truth)))
+        return labels
+
+
+def measure_gradients(plan: Plan, settings: Settings) -> Values:
+    """Measure the norm of the gradient of all trained parameters at every batch, at most ``batches`` of them.
+
+    The plan has a method that learns; of one that takes two gradients per batch (SAR) it is the first.
+
+    Returns:
+        ``steps``: the batches from which the method learned, counted from 1; ``norms``: the gradient at each.
+    """
+    adapted = _adapted(plan, plan.spec.method, **plan.options)
+    if not isinstance(adapted, GradientAdapted):
+        raise OptionError(f"method must be one that learns, such as sar, got {plan.spec.method!r}.")
+    norms: list[float] = []
+    differentiate = adapted.differentiate
+
+    def watched(loss: Tensor) -> bool:
+        usable = differentiate(loss)
+        if usable:
+            slopes = [parameter.grad for parameter in adapted.trained.values() if parameter.grad is not None]
+            norms.append(float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))))
+        return usable
+
+    vars(adapted)["differentiate"] = watched  # in front of the method of the class
+    found: list[tuple[int, float]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedUpdateWarning)  # such batches have no step
+        for inputs, _, batch in _batches(plan, int(settings["batches"])):
+            norms.clear()
+            adapted(inputs)
+            found += [(batch.index + 1, norm) for norm in norms[:1]]
+    return {"steps": [step for step, _ in found], "norms": [norm for _, norm in found]}
+
+
+def measure_distances(plan: Plan, settings: Settings) -> Values:
+    """Measure in every domain how far instance statistics are from batch statistics, and how accurate TBN is.
+
+    Of the layers the last ``part`` counts, such as 1/3; batches of several domains are left out.
+
+    Returns:
+        ``layers``: their names; ``domains``: for each its ``samples``, ``accuracy`` in percent, and the means over
+        layers and batches ``l2`` and ``cosine``.
+    """
+    adapted = _adapted(plan, "tbn")
+    layers = list(adapted.layers())
+    chosen = dict(layers[-max(1, round(len(layers) * float(settings["part"]))) :])
+    found: dict[str, list[tuple[int, float, float, float]]] = {}
+    with watched_features(chosen) as seen:
+        for inputs, labels, batch in _batches(plan):
+            if len(labels) < 2 or (batch.domain_ids != batch.domain_ids[0]).any():
+                continue  # a batch of one has no distances, a mixed batch none of one domain
+            correct = (adapted(inputs).argmax(1).cpu() == torch.from_numpy(labels)).float().mean()
+            l2, cosine = np.mean([distances(means) for means in seen.values()], axis=0)
+            row = (len(labels), 100.0 * float(correct), float(l2), float(cosine))
+            found.setdefault(plan.dataset.domains[int(batch.domain_ids[0])], []).append(row)
+    domains = {}
+    for domain, rows in found.items():
+        sizes, *columns = zip(*rows, strict=True)
+        means = [float(np.average(column, weights=sizes)) for column in columns]
+        domains[domain] = {"samples": sum(sizes), **dict(zip(("accuracy", "l2", "cosine"), means, strict=True))}
+    return {"layers": list(chosen), "domains": domains}
+
+
+def measure_map(plan: Plan, settings: Settings) -> Values:
+    """Map the features of ``samples`` images at a layer of the source model to two dimensions by t-SNE.
+
+    ``depth`` says which layer, from 0 (the first) to 1 (the last).
+
+    Returns:
+        ``layer`` (its name), ``index`` and ``layers`` (how many there are); for each image ``x``, ``y``,
+        ``domain`` and ``class``; ``agreement``: for domain and class how often the nearest neighbour among the
+        features (not on the map) has the ``same``, and how often it would by ``chance``, in percent.
+    """
+    model = _adapted(plan, "source")
+    norms = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+    if not norms:
+        raise InputError("model must have a BatchNorm layer for its features to be mapped, got none.")
+    index = round(float(settings["depth"]) * (len(norms) - 1))
+    name, layer = norms[index]
+    limit = int(settings["samples"])
+    features: list[Tensor] = []
+    found: list[tuple[int, int, int]] = []
+    with watched_features({name: layer}) as seen:
+        for inputs, labels, batch in _batches(plan):
+            model(inputs)
+            features.append(seen[name].cpu())
+            found += zip(batch.domain_ids.tolist(), labels.tolist(), batch.rows.tolist(), strict=True)
+            if len(found) >= limit:
+                break
+    vectors = torch.cat(features)[:limit]
+    domains, classes, rows = map(list, zip(*found[:limit], strict=True))
+    truths = {
+        "domain": [plan.dataset.domains[number] for number in domains],
+        "class": [plan.dataset.classes[number] for number in classes],
+    }
+    x, y = _tsne(vectors.numpy(), plan.spec.seed)
+    return {
+        "layer": name.removeprefix("model."),
+        "index": index,
+        "layers": len(norms),
+        "x": x,
+        "y": y,
+        **truths,
+        "agreement": {kind: neighbour_agreement(vectors, truth, rows) for kind, truth in truths.items()},
+    }
+
+
+def measure_sheet(plan: Plan, settings: Settings) -> Values:
+    """Draw the same few images (``images`` says how many) in every domain of the plan's data.
+
+    Returns:
+        ``domains``, and the drawing as ``png``, in base64.
+    """
+    domains = plan.dataset.domains
+    buffer = io.BytesIO()
+    sheet = contact_sheet(plan.dataset, domains, images=int(settings["images"]), seed=plan.spec.seed)
+    sheet.save(buffer, format="PNG")
+    return {"domains": list(domains), "png": base64.b64encode(buffer.getvalue()).decode("ascii")}
+
+
+def measure_shares(plan: Plan, settings: Settings) -> Values:
+    """Return which share of the batches of a stream each domain has, in ``columns`` places along the stream.
+
+    Returns:
+        ``domains``, ``edges`` (the batches at which places begin, and the one after the last) and ``shares`` (for
+        each place that of every domain).
+    """
+    columns = int(settings["columns"])
+    view = views(plan.stream, columns, columns // 2)[0]
+    return {
+        "title": view.title,
+        "domains": list(plan.stream.domains),
+        "edges": view.edges.tolist(),
+        "shares": [[round(float(share), 4) for share in place] for place in view.shares],
+    }
+
+
+MEASUREMENTS: Mapping[str, Callable[[Plan, Settings], Values]] = MappingProxyType(
+    {
+        "times": measure_times,
+        "memory": measure_memory,
+        "groups": measure_groups,
+        "gradients": measure_gradients,
+        "distances": measure_distances,
+        "map": measure_map,
+        "sheet": measure_sheet,
+        "shares": measure_shares,
+    }
+)
+
+
+@contextlib.contextmanager
+def watched_features(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
+    """Record the mean over positions of what layers are given, one vector per image, while the block lasts.
+
+    Yields:
+        For each layer the features of the last batch, ``(B, C)``.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def record(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        features = inputs[0].detach().float()
+        seen[name] = features.flatten(2).mean(2) if features.ndim > 2 else features
+
+    handles = [layer.register_forward_pre_hook(functools.partial(record, name)) for name, layer in layers.items()]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def distances(means: Tensor) -> tuple[float, float]:
+    """Return how far the means of single images, ``(B, C)``, are from that of the batch: Euclidean, and by cosine.
+
+    >>> euclidean, cosine = distances(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    >>> round(euclidean, 4), round(cosine, 4)
+    (2.5, 0.3)
+    """
+    batch = means.mean(0, keepdim=True)
+    euclidean = float(torch.linalg.vector_norm(means - batch, dim=1).mean())
+    cosine = float((1 - nn.functional.cosine_similarity(means, batch, dim=1)).mean())
+    return euclidean, cosine
+
+
+def neighbour_agreement(vectors: Tensor, truth: Sequence[str], rows: Sequence[int]) -> dict[str, float]:
+    """Compare each sample with its nearest neighbour that is not the same image, corrupted or not, in percent."""
+    scaled = (vectors - vectors.mean(0)) / vectors.std(0).clamp(min=1e-6)
+    images, kinds = torch.tensor(rows), torch.tensor([sorted(set(truth)).index(kind) for kind in truth])
+    counts = images[:, None] != images
+    same_kind = kinds[:, None] == kinds
+    nearest = torch.cdist(scaled, scaled).masked_fill(~counts, torch.inf).argmin(1)
+    same = same_kind.gather(1, nearest[:, None])
+    return {"same": 100 * float(same.float().mean()), "chance": 100 * float(same_kind[counts].float().mean())}
+
+
+def _tsne(vectors: Any, seed: int) -> list[list[float]]:
+    manifold = require("sklearn.manifold", "cluster", "t-SNE")
+    if len(vectors) < 4:
+        raise InputError(f"images must be at least 4 for a map, got a stream of {len(vectors)}.")
+    # Channels count equally, whatever their scale.
+    scaled = (vectors - vectors.mean(0)) / np.maximum(vectors.std(0), 1e-6)
+    perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
+    places = manifold.TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(scaled)
+    return [[round(float(value), 3) for value in places[:, axis]] for axis in range(2)]
+
+
+def _adapted(plan: Plan, method: str, **options: Any) -> Adapted:
+    adapted = findtta.adapt(plan.model, method, **options)
+    adapted.to(device=torch.device(plan.spec.device))
+    return adapted
+
+
+def _batches(plan: Plan, limit: int | None = None) -> Iterator[tuple[Tensor, Any, Any]]:
+    """Yield the inputs, labels and batch of a stream, at most ``limit`` of them."""
+    for batch in plan.stream:
+        if limit is not None and batch.index >= limit:
+            return
+        images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
+        yield to_input(images, torch.device(plan.spec.device)), labels, batch
+
+
+def _full_batches(plan: Plan, limit: int) -> list[Tensor]:
+    inputs = [inputs for inputs, _, _ in _batches(plan, limit)]
+    full = [one for one in inputs if len(one) == plan.spec.batch_size]
+    if len(full) < 2:
+        raise InputError(
+            f"images must be enough for 2 full batches to be timed, got {len(full)}: take more images."
+        )
+    return full

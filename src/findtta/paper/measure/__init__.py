@@ -1,1 +1,0 @@
-"""Measurements that no run gives, taken by probes."""

@@ -1,7 +1,0 @@
-"""Table 9: classes in runs as well (Wild), delta 0.1."""
-
-from __future__ import annotations
-
-from findtta.paper.printed import AccuracyTable
-
-ITEM = AccuracyTable("wild-0.1")
