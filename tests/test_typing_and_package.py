@@ -50,14 +50,6 @@ def test_works_without_any_extra():
     assert "find (2, 3)" in run.stdout
 
 
-def test_timm_models_without_timm_name_the_extra(monkeypatch):
-    from findtta.models import external
-
-    monkeypatch.setattr(external.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(findtta.errors.MissingExtraError, match=r"findtta\[timm\]"):
-        external.import_timm()
-
-
 @pytest.mark.parametrize("module", [findtta, findtta.functional], ids=lambda module: module.__name__)
 def test_every_exported_name_exists_and_is_documented(module):
     assert sorted(module.__all__) == list(module.__all__)
