@@ -61,7 +61,7 @@ def test_names_that_do_not_exist():
     with pytest.raises(UnknownNameError, match="Did you mean 'shapes-resnet26'"):
         Settings(model="shapes-resnet2").load_model()
     with pytest.raises(OptionError, match="device must be such as 'cpu'"):
-        Settings(device="toaster").predictor()
+        Settings(device="toaster")
 
 
 def test_the_defaults_of_the_command_line_are_those_of_the_settings():

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from findtta.errors import OptionError
-from findtta.images import ImageLimits
 from findtta.models.open import NAMES
 from findtta.options import option, require_int
 from findtta.predictor import PredictorSettings
@@ -49,18 +48,17 @@ class Settings(PredictorSettings):
     max_pending_mb: float = option(
         512.0, "largest total size of the bodies that are being read, in MiB", metavar="MB"
     )
-    max_image_mb: float = option(20.0, "largest image file, in MiB", metavar="MB")
-    max_pixels: int = option(50_000_000, "most pixels (width times height) of one image", shown="50 million")
     timeout_s: float = option(60.0, "longest time that a request may take, in seconds", metavar="S")
     api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.require_positive_int("max_batch", "replicas", "threads", "max_queue", "max_pixels")
-        for name in ("num_classes", "image_size", "max_images", "max_replicas"):
+        super().__post_init__()
+        self.require_positive_int("max_batch", "replicas", "threads", "max_queue")
+        for name in ("max_images", "max_replicas"):
             self.unless_none(name, self.require_positive_int)
         require_int("port", self.port, 0, 65535)
         self.require_at_least_zero("wait_ms", "drain_s")
-        self.require_positive("timeout_s", "max_body_mb", "max_json_mb", "max_pending_mb", "max_image_mb")
+        self.require_positive("timeout_s", "max_body_mb", "max_json_mb", "max_pending_mb")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.strip()):
             raise OptionError("api_key must be ASCII and not blank; leave it out to accept everybody.")
         self._require_order("replicas", "max_replicas", "it is the smaller of the two")
@@ -121,11 +119,6 @@ class Settings(PredictorSettings):
     def max_pending_bytes(self) -> int:
         """The size of all bodies that are read at one time; at least that of one."""
         return int(max(self.max_pending_mb, self.max_body_mb) * MEBIBYTE)
-
-    @property
-    def image_limits(self) -> ImageLimits:
-        """The largest image."""
-        return ImageLimits(max_bytes=max(1, int(self.max_image_mb * MEBIBYTE)), max_pixels=self.max_pixels)
 
     def public(self) -> dict[str, Any]:
         """Return the limits that clients are told."""
