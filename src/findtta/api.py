@@ -11,7 +11,6 @@ from torch import nn
 from findtta.algorithms.base import Adapted
 from findtta.errors import UnknownNameError, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.layers.surgery import require_adaptable
 from findtta.registry import build_options, load_method, method_names
 
 
@@ -52,8 +51,6 @@ def adapt(
     _refuse_unless_plain(model)
     method_class = _method_class(method)
     method_options = build_options(method_class, options)
-    if method_class.replaces_layers():
-        require_adaptable(model)
     if not inplace:
         try:
             model = copy.deepcopy(model, _detached_caches(model))
