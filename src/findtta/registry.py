@@ -153,7 +153,7 @@ def describe(method: type[Adapted]) -> MethodInfo:
 
 def load_method(name: str) -> type[Adapted]:
     """Import the class of a method by its name."""
-    sources = _sources()
+    sources = BUILT_IN if name in BUILT_IN else _sources()
     require_known("method", name, sources)
     module_name, _, class_name = sources[name].partition(":")
     method = getattr(import_module(module_name), class_name)
