@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 
 from findtta import adapt
-from findtta.layers import AdaptiveNorm, replace_norms
+from findtta.layers import AdaptiveNorm, adaptable_norms, replace_norms
 
 
 def folded(network: nn.Module) -> nn.Module:
@@ -69,7 +69,8 @@ def _components(neighbours: list[int]) -> list[list[int]]:
 
 def naive_find(network: nn.Module) -> nn.Module:
     """FIND with the loop over groups in every layer."""
-    return replace_norms(copy.deepcopy(network).eval(), NaiveFABN, reuse_buffers=False)[0]
+    model = copy.deepcopy(network).eval()
+    return replace_norms(model, adaptable_norms(model), NaiveFABN, reuse_buffers=False)[0]
 
 
 def find_star(network: nn.Module, batch: Tensor) -> nn.Module:

@@ -87,7 +87,7 @@ def test_unwrapping_a_compiled_model():
 
 
 def test_unwrapping_a_plain_model_is_refused():
-    with pytest.raises(UnsupportedModelError, match="got a TinyNet, which is plain"):
+    with pytest.raises(UnsupportedModelError, match="got a TinyNet, which is not adapted"):
         findtta.unwrap(tiny())
 
 

@@ -40,7 +40,13 @@ def activated_net():
     return filled(nn.Sequential(conv(3, 6), ActivatedNorm(6), conv(6, 6), nn.BatchNorm2d(6)))
 
 
-@pytest.mark.parametrize("method", METHODS)
+#: One fast representative; the other methods are slow.
+each_method = pytest.mark.parametrize(
+    "method", [name if name == "find" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
+
+
+@each_method
 def test_one_graph_serves_all_batch_sizes(method):
     model, counter = adapted(method), CompileCounter()
     compiled = torch.compile(model, fullgraph=True, backend=counter)
@@ -50,6 +56,7 @@ def test_one_graph_serves_all_batch_sizes(method):
     assert 1 <= counter.frame_count <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_layers_that_do_more_than_normalise_compile(method):
     model, counter = adapted(method, activated_net()), CompileCounter()
@@ -59,6 +66,7 @@ def test_layers_that_do_more_than_normalise_compile(method):
     assert counter.frame_count <= 3
 
 
+@pytest.mark.slow
 def test_timm_layers_compile(timm):
     from timm.layers import BatchNormAct2d
 
@@ -67,6 +75,7 @@ def test_timm_layers_compile(timm):
     assert close(compiled(images()), model(images()), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_generated_code_gives_the_same_outputs():
     model = findtta.adapt(filled(nn.BatchNorm2d(3)))
@@ -82,6 +91,7 @@ def test_compiled_model_leaves_its_input_alone():
     assert torch.equal(batch, kept)
 
 
+@pytest.mark.slow
 def test_compiling_while_find_star_still_scores_selects_the_same_layers():
     eager = findtta.adapt(tiny(), "find-star", cold_start=3)
     compiled = torch.compile(findtta.adapt(tiny(), "find-star", cold_start=3), backend="eager")
@@ -90,7 +100,7 @@ def test_compiling_while_find_star_still_scores_selects_the_same_layers():
     assert [layer.split for layer in compiled.report()] == [layer.split for layer in eager.report()]
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if findtta.methods()[name].exportable])
+@each_method
 def test_exported_program_serves_all_batch_sizes(method):
     model = adapted(method)
     batch_size = torch.export.Dim("batch", min=2, max=4096)
@@ -100,6 +110,7 @@ def test_exported_program_serves_all_batch_sizes(method):
         assert close(program.module()(images(count)), model(images(count)), 1e-5)
 
 
+@pytest.mark.slow
 def test_exported_program_can_be_saved(tmp_path):
     model = findtta.adapt(tiny())
     program = torch.export.export(model, (images(6),), strict=False)

@@ -53,6 +53,31 @@ def test_state_is_saved_and_reset_forgets_it(method):
     assert torch.equal(fresh(batches[0]), adapted(batches[0]))
 
 
+@declared(stateful=True)
+def test_a_method_that_settles_is_fixed_after_its_warm_up_and_another_never(method):
+    adapted, batches = findtta.adapt(tiny(), method), stream(12)
+    kind = type(adapted)
+    warm_up = kind.warm_up_batches(adapted.options)
+    assert adapted.warm_up_left == warm_up
+    assert (warm_up > 0) == (kind.warm_up_option is not None)
+    for seen, batch in enumerate(batches):
+        adapted(batch)
+        assert adapted.warm_up_left == max(0, warm_up - seen - 1)
+    state = str(adapted.state_dict())
+    adapted(batches[0])
+    assert (str(adapted.state_dict()) == state) == kind.settles
+    adapted.reset()
+    assert adapted.warm_up_left == warm_up
+
+
+@declared(stateful=False)
+def test_a_method_without_state_is_ready_at_once(method):
+    adapted = findtta.adapt(tiny(), method)
+    assert adapted.warm_up_left == type(adapted).warm_up_batches(adapted.options) == 0
+    assert not type(adapted).settles
+    assert adapted.collapse is None
+
+
 @declared(needs_grad=False)
 def test_no_gradient_is_computed(method, monkeypatch):
     def refuse(*_args, **_kwargs):
@@ -60,9 +85,11 @@ def test_no_gradient_is_computed(method, monkeypatch):
 
     monkeypatch.setattr(torch.autograd, "backward", refuse)
     adapted = findtta.adapt(tiny(), method)
-    outputs = [adapted(batch) for batch in stream(2)]
+    outputs = [adapted(batch.requires_grad_()) for batch in stream(2)]
     assert not any(output.requires_grad for output in outputs)
     assert adapted.cost.backward == 0
+    with torch.inference_mode():
+        assert torch.equal(first_outputs(method, stream(1)[0]), outputs[0])
 
 
 @declared()

@@ -14,7 +14,7 @@ import findtta
 from findtta.algorithms.base import Cost
 from findtta.algorithms.deyo import shuffle_patches
 from findtta.algorithms.eata import estimate_fisher
-from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.learning import GradientAdapted
 from findtta.collapse import CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from nets import TinyNet, filled, images, randn, stream

@@ -12,19 +12,14 @@ from nets import METHODS, PreActivation, TinyNet, close, filled, images, randn, 
 from reference import ReferenceFABN
 
 DTYPES = [torch.float32, torch.float64]
-LAYERS = {
-    "BatchNorm1d": (nn.BatchNorm1d, (9, 4)),
-    "BatchNorm1d with length": (nn.BatchNorm1d, (9, 4, 6)),
-    "BatchNorm2d": (nn.BatchNorm2d, (9, 4, 3, 3)),
-    "BatchNorm3d": (nn.BatchNorm3d, (9, 4, 2, 2, 2)),
-}
+LAYERS = {"BatchNorm1d": (nn.BatchNorm1d, (9, 4)), "BatchNorm2d": (nn.BatchNorm2d, (9, 4, 3, 3))}
 
 
 def rounding(dtype):
     return 1e-4 if dtype == torch.float32 else 1e-11
 
 
-@pytest.fixture(params=["net", *LAYERS])
+@pytest.fixture(params=["net", "BatchNorm1d", "BatchNorm2d"])
 def case(request):
     """A model and a batch, made for a dtype."""
 
@@ -55,7 +50,7 @@ def test_alpha_zero_is_batch_statistics(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("alpha", [0.0, 0.8])
 def test_a_single_group_equals_alpha_bn(case, dtype, alpha):
     model, batch = case(dtype)
     pair = batch[:2]  # two samples are always one group, in every layer
@@ -103,14 +98,18 @@ def test_tbn_layer_equals_torch_batch_norm():
     assert close(findtta.adapt(norm, "tbn")(batch), want.detach(), 1e-12)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("alpha", [0.0, 0.8])
 @pytest.mark.parametrize("net", [TinyNet, PreActivation])
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_network_equals_the_network_of_reference_layers(net, alpha, count):
-    model, batch = filled(net(), dtype=torch.float64), images(count, dtype=torch.float64, size=5)
-    with torch.no_grad():
-        want = replaced(model, lambda norm: ReferenceFABN(norm, alpha))(batch)
-    assert close(findtta.adapt(model, "find", alpha=alpha)(batch), want, 1e-10)
+def test_network_equals_the_network_of_reference_layers(net, alpha):
+    model = filled(net(), dtype=torch.float64)
+    adapted, want = (
+        findtta.adapt(model, "find", alpha=alpha),
+        replaced(model, lambda norm: ReferenceFABN(norm, alpha)),
+    )
+    for count in (1, 2, 9):
+        batch = images(count, dtype=torch.float64, size=5)
+        with torch.no_grad():
+            assert close(adapted(batch), want(batch), 1e-10)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -130,57 +129,14 @@ def test_mode_changes_nothing(method):
         modules = list(flipped.modules())
         for index in torch.randint(len(modules), (8,), generator=generator).tolist():
             modules[index].train(bool(torch.randint(2, (), generator=generator)))
+        # train() of the whole, of parts and of single modules.
         flipped.train()
         assert not any(module.training for module in flipped.modules())
+        for module in list(flipped.model.modules())[::2]:
+            module.training = True
         assert same_bits(flipped(batch), steady(batch))
     after = flipped.model.state_dict()
     assert all(same_bits(tensor, after[name]) for name, tensor in before.items())
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_mode_of_a_submodule_changes_nothing(method):
-    model, batch = tiny(), images()
-    adapted = findtta.adapt(model, method)
-    want = adapted(batch)
-    for module in list(adapted.model.modules()):
-        module.train()
-    assert same_bits(adapted(batch), want)
-
-
-@pytest.mark.parametrize("method", [m for m in METHODS if not findtta.methods()[m].stateful])
-def test_stateless_methods_treat_a_batch_alike_whenever_it_comes(method):
-    adapted, batches = findtta.adapt(tiny(), method), stream(4)
-    forward = [adapted(batch) for batch in batches]
-    backward = [adapted(batch) for batch in reversed(batches)]
-    assert all(same_bits(a, b) for a, b in zip(forward, reversed(backward), strict=True))
-
-
-def test_the_stateful_methods_are_those_that_say_so():
-    assert [name for name in METHODS if findtta.methods()[name].stateful] == ["find-star"]
-    star, batch = findtta.adapt(tiny(), "find-star", cold_start=1, threshold=1.1), images()
-    assert not same_bits(star(batch), star(batch))
-
-
-@pytest.mark.parametrize("method", [m for m in METHODS if not findtta.methods()[m].needs_grad])
-def test_methods_without_gradients_run_in_inference_mode(method):
-    adapted, batch = findtta.adapt(tiny(), method), images().requires_grad_()
-    output = adapted(batch)
-    assert not output.requires_grad
-    with torch.inference_mode():
-        assert same_bits(findtta.adapt(tiny(), method)(images()), output)
-
-
-@pytest.mark.parametrize("method", [m for m in METHODS if not findtta.methods()[m].batch_dependent])
-def test_batch_independent_methods_treat_a_sample_alike_in_any_company(method):
-    adapted, batch = findtta.adapt(tiny(torch.float64), method), images(dtype=torch.float64)
-    alone = torch.cat([adapted(sample[None]) for sample in batch])
-    assert close(alone, adapted(batch), 1e-12)
-
-
-@pytest.mark.parametrize("method", [m for m in METHODS if findtta.methods()[m].batch_dependent])
-def test_batch_dependent_methods_do_depend_on_the_batch(method):
-    adapted, batch = findtta.adapt(tiny(), method), images()
-    assert not close(adapted(batch)[:2], adapted(batch[:2]), 1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)

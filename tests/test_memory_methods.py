@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 import findtta
 from findtta.algorithms.augment import augment, draw_augmentation
 from findtta.algorithms.base import Cost
-from findtta.algorithms.memory import BalancedReservoir, GeneratorDraws, TimelyBank
+from findtta.algorithms.memory_bank import BalancedReservoir, GeneratorDraws, TimelyBank
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.functional import instance_aware_moments
 from findtta.layers.rank_adapters import RankAdapted, find_hosts
@@ -254,7 +254,7 @@ def test_presets():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mean": (0.5, 0.5, 0.5)}, "'mean' and std must be given together"),
+        ({"mean": (0.5, 0.5, 0.5)}, "mean and std must be given together"),
         ({"mean": (0.5,), "std": (0.0,)}, "above 0"),
         ({"view": "weak"}, "view must be 'strong' or 'flip', got 'weak'"),
         ({"alpha": 2.0}, "alpha must be a number from 0 to 1"),
@@ -267,7 +267,7 @@ def test_rotta_refuses_bad_options(options, message):
 
 
 def test_vida_refuses_one_view_and_leaves_a_refused_model_alone():
-    with pytest.raises(OptionError, match="views must be at least 2"):
+    with pytest.raises(OptionError, match="views must be a whole number of at least 2"):
         findtta.adapt(tiny(), "vida", views=1)
     plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 2)).eval()
     before = snapshot(plain)

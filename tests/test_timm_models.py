@@ -5,6 +5,8 @@ import torch
 
 import findtta
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"resnet50": 64, "efficientvit_m5": 224}
 OPTIONS = {"vida": {"views": 2}}
 

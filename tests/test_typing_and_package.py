@@ -56,7 +56,10 @@ def test_every_exported_name_exists_and_is_documented(module):
     assert all(getattr(module, name).__doc__ for name in module.__all__)
 
 
-@pytest.mark.parametrize("name", ["functional.partition", "api", "registry", "doctor", "data.open", "bench.run"])
+@pytest.mark.parametrize(
+    "name",
+    ["functional.partition", "api", "registry", "inspection", "partitioners.base", "data.open", "bench.run"],
+)
 def test_examples_in_the_documentation_run(name):
     import_module(f"findtta.{name}")
     # By its name in sys.modules: a function of the same name may hide the module in its package.

@@ -1,4 +1,4 @@
-"""The two verbs of the library: adapt a model, and get the plain model back."""
+"""The two functions of the library: adapt a model, and get the source model back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from findtta.algorithms.base import Adapted
 from findtta.errors import UnknownNameError, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.layers.surgery import require_adaptable
+from findtta.layers.surgery import adaptable_norms
 from findtta.registry import build_options, load_method, method_names
 
 
@@ -52,12 +52,12 @@ def adapt(
     _refuse_unless_plain(model)
     method_class = _method_class(method)
     method_options = build_options(method_class, options)
-    if method_class.replaces_layers():
-        require_adaptable(model)
     if not inplace:
         try:
             model = copy.deepcopy(model, _detached_caches(model))
         except Exception as error:
+            if method_class.replaces_layers():
+                adaptable_norms(model)  # what is wrong with a layer is the better explanation
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) cannot be copied ({error}). Pass inplace=True to adapt the "
                 "model itself."
@@ -68,41 +68,35 @@ def adapt(
 
 
 def _detached_caches(model: nn.Module) -> dict[int, object]:
-    """Copies of results that a model has put away with their gradient history, by identity.
+    """Copies, by identity, of results that a model has cached with their gradient history.
 
     Such tensors cannot be deep-copied, and EfficientViT, for one, caches them when called with
-    gradients on. What they hold is kept, and the history dropped.
+    gradients on. Their values are kept, and the history dropped.
     """
     copies: dict[int, object] = {}
     for module in model.modules():
         for value in vars(module).values():
-            held = (
-                value.values()
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list | tuple)
-                else [value]
-            )
-            copies |= {
-                id(x): x.detach().clone() for x in held if isinstance(x, torch.Tensor) and x.grad_fn is not None
-            }
+            items = value.values() if isinstance(value, dict) else value
+            for item in items if isinstance(value, dict | list | tuple) else [value]:
+                if isinstance(item, torch.Tensor) and item.grad_fn is not None:
+                    copies[id(item)] = item.detach().clone()
     return copies
 
 
 def unwrap(adapted: nn.Module) -> nn.Module:
-    """Get a plain model back from an adapted one.
+    """Get the source model back from an adapted one.
 
     Args:
         adapted: What :func:`adapt` returned (compiled or not).
 
     Returns:
         The model without adaptation layers: the very object that was adapted if ``inplace=True``
-        (the adapted module is spent then), otherwise a new copy, and the adapted module goes on.
+        (do not use the adapted module any more then), otherwise a new copy, and the adapted module stays usable.
     """
     adapted = getattr(adapted, "_orig_mod", adapted)
     if not isinstance(adapted, Adapted):
         raise UnsupportedModelError(
-            f"adapted must be what findtta.adapt returned, got a {type(adapted).__name__}, which is plain."
+            f"adapted must be what findtta.adapt returned, got a {type(adapted).__name__}, which is not adapted."
         )
     return (adapted if adapted.inplace else copy.deepcopy(adapted)).restore()
 

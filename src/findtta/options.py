@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from findtta.errors import OptionError, UnknownNameError, close_matches
 
@@ -177,3 +177,29 @@ class Options:
 
     def _given(self, names: Iterable[str]) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in names]
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def make_options(owner: str, kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
+    """Make options from their names and values.
+
+    Args:
+        owner: What has the options, for an error, such as ``"method 'find'"``.
+        kind: The class of the options.
+        given: The values by name; others keep their defaults.
+
+    Raises:
+        UnknownNameError: If there is no such option; the message says what each does.
+    """
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    for name in given:
+        if name not in known:
+            lines = [
+                f"  {field.name} (default {field.default!r}): {field.metadata.get('meaning', '')}"
+                for field in known.values()
+            ]
+            listed = " Its options are:\n" + "\n".join(lines) if lines else " It has no options."
+            raise UnknownNameError(f"{owner} has no option {name!r}.{close_matches(str(name), known)}{listed}")
+    return kind(**given)

@@ -15,8 +15,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from findtta.algorithms.base import Adapted, Cost
-from findtta.errors import FindTTAError, UnknownNameError, close_matches
-from findtta.options import Options
+from findtta.errors import FindTTAError
+from findtta.options import Options, make_options, require_known
 from findtta.tables import render
 
 ENTRY_POINT_GROUP = "findtta.methods"
@@ -153,11 +153,8 @@ def describe(method: type[Adapted]) -> MethodInfo:
 
 def load_method(name: str) -> type[Adapted]:
     """Import the class of a method by its name."""
-    sources = _sources()
-    if name not in sources:
-        raise UnknownNameError(
-            f"method must be one of {', '.join(sources)}, got {name!r}.{close_matches(name, sources)}"
-        )
+    sources = BUILT_IN if name in BUILT_IN else _sources()
+    require_known("method", name, sources)
     module_name, _, class_name = sources[name].partition(":")
     method = getattr(import_module(module_name), class_name)
     if not (isinstance(method, type) and issubclass(method, Adapted)):
@@ -169,22 +166,7 @@ def load_method(name: str) -> type[Adapted]:
 
 def build_options(method: type[Adapted], given: Mapping[str, Any]) -> Options:
     """Make the method's options from keyword arguments, refusing names it does not have."""
-    known = {field.name: field for field in dataclasses.fields(method.options_type)}
-    for name in given:
-        if name not in known:
-            raise UnknownNameError(
-                f"method {method.name!r} has no option {name!r}.{close_matches(name, known)}"
-                + _explain_options(method)
-            )
-    return method.options_type(**given)
-
-
-def _explain_options(method: type[Adapted]) -> str:
-    options = describe(method).options
-    if not options:
-        return " It has no options."
-    lines = [f"  {name} (default {default!r}): {meaning}" for name, (default, meaning) in options.items()]
-    return " Its options are:\n" + "\n".join(lines)
+    return make_options(f"method {method.name!r}", method.options_type, given)
 
 
 def _sources() -> dict[str, str]:

@@ -186,24 +186,3 @@ def test_very_small_and_very_large_values_are_split_by_direction(size):
 def test_half_precision_is_compared_in_float32(dtype):
     descriptors = randn(16, 8).to(dtype)
     assert torch.equal(partition(descriptors), partition(descriptors.float()))
-
-
-def test_equals_the_first_partition_of_finch(shared):
-    numpy = pytest.importorskip("numpy")
-    with numpy.load(shared / "golden" / "A" / "finch.npz") as recorded:
-        golden = {name: recorded[name] for name in recorded.files}
-    real, synthetic, label = 0, 0, 0
-    for (rows, columns), kind, clusters in zip(
-        golden["shapes"], golden["kind"], golden["n_clusters"], strict=True
-    ):
-        size = rows * columns
-        if kind == 0:
-            values, real = golden["real_values"][real : real + size], real + size
-        else:
-            values, synthetic = golden["synthetic_values"][synthetic : synthetic + size] / 256, synthetic + size
-        descriptors = torch.from_numpy(values.astype("float64")).view(rows, columns)
-        labels = partition(descriptors)
-        assert groups(labels) == groups(golden["labels"][label : label + rows])
-        assert count_groups(labels) == clusters
-        label += rows
-    assert label == len(golden["labels"])

@@ -12,8 +12,8 @@ from findtta.functional import nmi, purity
 from findtta.partitioners import make_partitioner
 from findtta.partitioners.base import lowest_members
 from findtta.partitioners.dsets_dbscan import equalize
-from findtta.partitioners.host import connected_components, distances
-from findtta.partitioners.rcc import edges, spanning_forest
+from findtta.partitioners.host import distances
+from findtta.partitioners.rcc import edges
 from nets import randn
 
 seeds = st.integers(0, 2**32 - 1)
@@ -49,19 +49,9 @@ def test_rcc_joins_mutual_neighbours_and_a_spanning_tree(seed, batch, width, nei
     assert list(zip(first.tolist(), second.tolist(), strict=True)) == expected
 
 
-def test_a_forest_spans_each_part_on_its_own():
-    weights = np.full((5, 5), np.inf)
-    for i, j, weight in [(0, 1, 3.0), (1, 2, 1.0), (0, 2, 2.0), (3, 4, 0.0)]:
-        weights[i, j] = weights[j, i] = weight
-    assert np.argwhere(np.triu(spanning_forest(weights))).tolist() == [[0, 2], [1, 2], [3, 4]]
-
-
-@given(seeds, st.integers(1, 30), st.integers(0, 40))
-def test_connected_components_equal_the_literal_ones(seed, count, pairs):
-    drawn = np.random.default_rng(seed).integers(0, count, (pairs, 2))
-    joined = np.zeros((count, count), dtype=bool)
-    joined[drawn[:, 0], drawn[:, 1]] = joined[drawn[:, 1], drawn[:, 0]] = True
-    assert connected_components(joined).tolist() == literal.components(count, drawn.tolist())
+def test_rcc_connects_samples_at_distance_0():
+    first, second = edges(distances(np.array([[0.0], [0.0], [1.0], [1.0], [1.5]])), 1)
+    assert {(0, 1), (2, 3)} < set(zip(first.tolist(), second.tolist(), strict=True))
 
 
 @settings(max_examples=30)

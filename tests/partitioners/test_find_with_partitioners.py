@@ -17,7 +17,7 @@ from findtta.functional import blend, group_moments, instance_moments, normalize
 from findtta.partitioners import make_partitioner, partitioner_names
 from nets import close, filled, images, replaced, same_bits, stream, tiny
 
-SCIKIT_LEARN = ("kmeans", "agglomerative", "birch", "dbscan", "hdbscan")
+CLUSTER_EXTRA = ("kmeans", "agglomerative", "birch", "dbscan", "hdbscan", "rcc")
 METHODS = ("find", "find-star")
 # Whether layers write over their inputs is tested elsewhere, and finding out where they may takes long.
 adapt = functools.partial(findtta.adapt, reuse_buffers=False)
@@ -27,7 +27,7 @@ by_name = pytest.mark.parametrize("name", partitioner_names())
 @pytest.fixture(autouse=True)
 def needs_scikit_learn(request):
     name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else None
-    if name in SCIKIT_LEARN:
+    if name in CLUSTER_EXTRA:
         pytest.importorskip("sklearn")
 
 
@@ -229,7 +229,7 @@ def test_a_partitioner_object_or_a_module_may_stand_for_a_function():
 )
 def test_a_function_that_returns_no_labels_is_refused(returned, problem):
     adapted = adapt(tiny(), partitioner=lambda _: returned)
-    with pytest.raises(OptionError, match=rf"'partitioner' must return a tensor of 8 whole numbers.*{problem}"):
+    with pytest.raises(OptionError, match=rf"partitioner must return a tensor of 8 whole numbers.*{problem}"):
         adapted(images(8))
 
 
@@ -285,6 +285,7 @@ def one_layer():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "instance", "custom"])
 def test_what_says_so_can_be_exported(name, fresh_compiler):
     def alternating(features):
@@ -298,6 +299,7 @@ def test_what_says_so_can_be_exported(name, fresh_compiler):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["instance", "rcc"])
 def test_a_compiled_model_computes_the_same(name, fresh_compiler):
     adapted = adapt(one_layer(), partitioner=name)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
-from findtta.functional import batch_moments, blend, instance_moments
+from findtta.functional import batch_moments, blend
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.options import Options, option
 
@@ -22,8 +22,10 @@ from findtta.options import Options, option
 class AlphaBNOptions(Options):
     """Options of alpha-BN."""
 
-    alpha: float = option(0.1, "weight of the source statistics, 0 (TBN) to 1 (source)")
-    variance: str = option("biased", "variance of the batch: 'biased' (BatchNorm's) or 'unbiased' (TTAB's)")
+    alpha: float = option(0.1, "weight of the source statistics: 0 is TBN, 1 the source model")
+    variance: str = option(
+        "biased", "estimator of the batch variance: 'biased' (as in BatchNorm) or 'unbiased' (as in TTAB)"
+    )
 
     def __post_init__(self) -> None:
         self.require_fraction("alpha")
@@ -33,14 +35,16 @@ class AlphaBNOptions(Options):
 class AlphaNorm(AdaptiveNorm):
     """Normalises with a blend of source and batch statistics."""
 
+    needs_features = True
+
     def __init__(self, norm: nn.Module, alpha: float, *, unbiased: bool = False) -> None:
         super().__init__(norm)
         self.alpha = alpha
         self.unbiased = unbiased
 
-    def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        mean, variance = instance_moments(features)
-        self.observe(mean, variance)
+    def statistics(  # type: ignore[override]
+        self, mean: Tensor, variance: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
         source_mean, source_variance = self.source_statistics(mean, variance)
         if self.alpha == 1:
             return source_mean, source_variance

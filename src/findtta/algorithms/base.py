@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from findtta.collapse import Collapse
 from findtta.layers.adaptive import AdaptiveNorm, ReusePermit
-from findtta.layers.surgery import adaptive_layers, replace_norms, require_adaptable, restore_norms
+from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, replace_norms, restore_norms
 from findtta.options import Options
 from findtta.tables import render
 
@@ -42,11 +42,30 @@ class LayerReport:
 class Report(list[LayerReport]):
     """The adapted layers of a model, in module order; prints as a table."""
 
+    @classmethod
+    def of(cls, layers: Iterable[tuple[str, AdaptiveNorm]]) -> Self:
+        """Describe layers; waits for the device."""
+        return cls(
+            LayerReport(
+                name,
+                type(layer.norm).__name__,
+                layer.channels,
+                **{k: _read(v) for k, v in layer.describe().items()},
+            )
+            for name, layer in layers
+        )
+
     def __str__(self) -> str:
         header = [field.name for field in dataclasses.fields(LayerReport)]
         return render(header, [dataclasses.astuple(layer) for layer in self])
 
     __repr__ = __str__
+
+
+def _read(value: Any) -> Any:
+    """Return a described value as a Python one, and None for a number that is not known."""
+    value = value.item() if isinstance(value, Tensor) else value
+    return None if value != value else value
 
 
 class Adapted(nn.Module):
@@ -88,15 +107,25 @@ class Adapted(nn.Module):
         super().__init__()
         self.options: Any = options
         self.inplace = False
-        if self.replaces_layers():
-            require_adaptable(model)
+        sites = adaptable_norms(model) if self.replaces_layers() else []
+        self.prepare(model, sites)
         self.was_training = {name: module.training for name, module in model.named_modules()}
         model.eval()
         self.permit: ReusePermit | None = None
-        if self.replaces_layers():
-            model, self.permit = replace_norms(model, self.make_layer, reuse_buffers=reuse_buffers)
+        if sites:
+            model, self.permit = replace_norms(model, sites, self.make_layer, reuse_buffers=reuse_buffers)
         self.model = model
         super().train(False)
+
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        """Set up what the method keeps, before its layers are made; ``self.options`` is there already.
+
+        A model that the method cannot work on must be refused here, while it is still as it was given.
+
+        Args:
+            model: The model, before any layer is replaced.
+            sites: Its BatchNorm layers, which :meth:`make_layer` is called with next, in this order.
+        """
 
     @classmethod
     def replaces_layers(cls) -> bool:
@@ -171,14 +200,15 @@ class Adapted(nn.Module):
 
     def report(self) -> Report:
         """Describe every adapted layer and what it did with the last batch."""
-        return Report(
-            LayerReport(name, type(layer.norm).__name__, layer.channels, **layer.describe())
-            for name, layer in self.layers()
-        )
+        return Report.of(self.layers())
 
     def export_problem(self) -> str | None:
         """Say why the model cannot be exported as a fixed graph, or return None if it can."""
-        return None if self.exportable else f"method {self.name!r} learns as it predicts; no fixed graph does."
+        return (
+            None
+            if self.exportable
+            else f"method {self.name!r} learns from every batch, which a fixed graph cannot do."
+        )
 
     def restore(self) -> nn.Module:
         """Take the adaptation out again, in place, and return the model as it was given."""

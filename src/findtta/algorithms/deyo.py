@@ -1,17 +1,18 @@
 """DeYO: entropy minimisation on samples whose prediction rests on the shape of the object.
 
 Shuffling the patches of an image destroys shapes and keeps colours and textures. A sample is learned
-from only if its entropy is low and the shuffle takes much of the probability of its predicted class
-away; the more it takes, the larger the sample's weight.
+from only if its entropy is low and the probability of its predicted class drops under the shuffle; the
+more it drops, the larger the sample's weight.
 
-Deviations: the margins scale with the number of classes, as the authors' formulas do
-(``margins="imagenet"`` keeps their ImageNet values for every data set); BatchNorm layers of every
+Differences from the authors: the margins scale with the number of classes, as the authors' formulas do
+(``margins="imagenet"`` keeps their ImageNet values for every dataset); BatchNorm layers of every
 dimension are adapted; an image that is not square stays as it is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.learning import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
-from findtta.options import Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import option
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,18 @@ class DeYOOptions(GradientOptions):
     """Options of DeYO."""
 
     skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
-    margins: str = option("dataset", "'dataset' (by the number of classes) or 'imagenet' (for 1000 classes)")
-    entropy_threshold: float | None = option(None, "samples with an entropy below it may be learned from (tau_E)")
-    entropy_margin: float | None = option(None, "entropy at which a sample's entropy weight is 1 (Ent0)")
-    plpd_threshold: float | None = option(None, "least loss of probability under shuffled patches (tau_P)")
-    patches_per_side: int = option(4, "patches along each side of an image")
+    margins: str = option("dataset", "entropy margins by the number of classes ('dataset') or 'imagenet' (1000)")
+    entropy_threshold: float | None = option(
+        None, "only samples with an entropy below this are learned from (tau_E)"
+    )
+    entropy_margin: float | None = option(
+        None, "entropy at which the entropy term of a sample's weight is 1 (Ent0)"
+    )
+    plpd_threshold: float | None = option(
+        None,
+        "only samples whose class loses at least this probability under shuffled patches are learned from (tau_P)",
+    )
+    patches_per_side: int = option(4, "number of patches along each side of an image")
     seed: int = option(0, "seed of the patch permutations")
 
     def __post_init__(self) -> None:
@@ -84,8 +93,8 @@ class DeYO(GradientAdapted):
     options_type = DeYOOptions
     passes = Cost(forward=2, backward=1)
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        super().prepare(model, sites)
         #: How much probability the shuffle took from the reliable samples of the last batch, in order.
         self.plpd: Tensor | None = None
 

@@ -1,19 +1,19 @@
 """EATA: entropy minimisation on samples that are reliable and not redundant, held near the source.
 
-A sample is reliable if its entropy is below a margin, and redundant if its prediction points the way
-the average prediction of the samples learned from so far does. Parameters that matter on source data
+A sample is reliable if its entropy is below a margin, and redundant if its prediction is similar to the
+average prediction of the samples learned from so far. Parameters that matter on source data
 (by their Fisher information, if a table is given) are pulled back to their source values. Without a
 table this is ETA, which is what the FIND paper compares with: it has no source data.
 
-Deviations: BatchNorm layers of every dimension are adapted. The margins of the paper's comparison
-(``margins="ttab"``) are those of ImageNet whatever the data set; on ten classes they select next to
+Differences from the authors: BatchNorm layers of every dimension are adapted. The margins of the paper's
+comparison (``margins="ttab"``) are those of ImageNet for every dataset; on ten classes they select next to
 nothing after the first batch. ``margins="dataset"`` scales them with the number of classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from findtta.algorithms.gradient import GradientAdapted, Snapshot
+from findtta.algorithms.learning import GradientAdapted, Snapshot, moving_average
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.functional import softmax_entropy
-from findtta.options import Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import option
 
-KEPT_OF_AVERAGE = 0.9  # share of the average prediction that one batch leaves as it was
 IMAGENET_ENTROPY_MARGIN = 0.4 * math.log(1000)
 
 
@@ -35,10 +35,17 @@ IMAGENET_ENTROPY_MARGIN = 0.4 * math.log(1000)
 class EATAOptions(GradientOptions):
     """Options of EATA."""
 
-    margins: str | None = option(None, "'ttab' (ImageNet's, the paper's comparison) or 'dataset' (by classes)")
-    entropy_margin: float | None = option(None, "samples with an entropy below it are reliable (E0)")
-    redundancy_margin: float | None = option(None, "samples with a cosine to the average below it are new (d)")
-    fisher_weight: float | None = option(None, "weight of the pull to the source, once a Fisher table is set")
+    margins: str | None = option(
+        None,
+        "'ttab' (ImageNet's margins for every dataset, as in the paper's comparison) or 'dataset' (by classes)",
+    )
+    entropy_margin: float | None = option(None, "a sample is reliable if its entropy is below this (E0)")
+    redundancy_margin: float | None = option(
+        None, "a sample is not redundant if the cosine of its prediction to the average one is below this (d)"
+    )
+    fisher_weight: float | None = option(
+        None, "weight of the penalty that holds parameters near the source, once a Fisher table is set"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,8 +86,8 @@ class EATA(GradientAdapted):
 
     average_prediction: Tensor | None
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        super().prepare(model, sites)
         # Of unknown size until the first batch, hence saved in memory() and not as a buffer.
         self.register_buffer("average_prediction", None, persistent=False)
         self.fisher: Snapshot | None = None
@@ -95,23 +102,17 @@ class EATA(GradientAdapted):
             chosen = entropy[self.selected]
             weight = torch.exp(self.options.entropy_margin - chosen.detach())
             if self.descend((weight * chosen).mean() + self._pull_to_source()):
-                self._follow(probabilities[self.selected].mean(0))
+                self.average_prediction = moving_average(
+                    self.average_prediction, probabilities[self.selected].mean(0)
+                )
         return logits
 
     def _is_new(self, probabilities: Tensor) -> Tensor:
         if self.average_prediction is None:
             return torch.ones(len(probabilities), dtype=torch.bool, device=probabilities.device)
-        likeness = F.cosine_similarity(self.average_prediction[None], probabilities, dim=1)
-        new: Tensor = likeness.abs() < self.options.redundancy_margin
+        similarity = F.cosine_similarity(self.average_prediction[None], probabilities, dim=1)
+        new: Tensor = similarity.abs() < self.options.redundancy_margin
         return new
-
-    def _follow(self, prediction: Tensor) -> None:
-        if self.average_prediction is None:
-            self.average_prediction = prediction
-        else:
-            self.average_prediction = (
-                KEPT_OF_AVERAGE * self.average_prediction + (1 - KEPT_OF_AVERAGE) * prediction
-            )
 
     def _pull_to_source(self) -> Tensor | float:
         if self.fisher is None or not self.options.fisher_weight:
@@ -121,7 +122,7 @@ class EATA(GradientAdapted):
         return self.options.fisher_weight * torch.stack(penalties).sum()
 
     def set_fisher(self, table: Mapping[str, Tensor] | None) -> None:
-        """Hold parameters near their source values by their Fisher information; None lets them go.
+        """Hold parameters near their source values by their Fisher information; None stops doing so.
 
         Args:
             table: Fisher information by parameter name, as :func:`estimate_fisher` returns it.

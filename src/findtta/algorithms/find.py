@@ -1,12 +1,12 @@
-"""FIND: split the batch into groups of like features in every layer, and normalise each group.
+"""FIND: split the batch into groups of similar features in every layer, and normalise each group.
 
 Layer-wise feature disentanglement (LFD) makes the groups; feature-aware batch normalisation (FABN)
 normalises each with a blend of the source's statistics and its own.
 
 ``partitioner`` puts something else in the place of LFD: the clusterings that the paper compares it with
-(kmeans, agglomerative, birch, dbscan, hdbscan, rcc, dsets-dbscan), controls that show what the groups are
-worth (none, instance, random), or a function of yours. See find-partitioners.md for each of them. The
-clusterings compute on the CPU, so that a GPU waits for them in every layer, and cannot be exported.
+(kmeans, agglomerative, birch, dbscan, hdbscan, rcc, dsets-dbscan), controls that show what the groups
+contribute (none, instance, random), or a function of your own. See find-partitioners.md for each of them.
+The clusterings compute on the CPU, so that a GPU waits for them in every layer, and cannot be exported.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ Partition = Callable[[Tensor], Tensor]
 class FINDOptions(Options):
     """Options of FIND."""
 
-    alpha: float = option(0.8, "weight of the source statistics, 0 (groups only) to 1 (source)")
+    alpha: float = option(0.8, "weight of the source statistics: 0 is group statistics only, 1 the source model")
     partitioner: str | Partition = option(
-        "first-neighbor", "what makes the groups: a name, or a function from features (B, C) to labels (B,)"
+        "first-neighbor",
+        "how a batch is split into groups: the name of a partitioner, or a function from instance means (B, C) "
+        "to labels (B,)",
     )
     partitioner_options: Mapping[str, Any] | None = option(
-        None, "options of a partitioner that is given by name; kept as pairs"
+        None, "options of a partitioner given by name, as a mapping from option to value"
     )
 
     def __post_init__(self) -> None:
@@ -77,7 +79,7 @@ def _as_pairs(options: object) -> tuple[tuple[str, Any], ...] | None:
 
 
 class FABN(AdaptiveNorm):
-    """Normalises each group of like samples with a blend of source and group statistics."""
+    """Normalises each group of similar samples with a blend of source and group statistics."""
 
     def __init__(self, norm: nn.Module, alpha: float, partition: Partition = partition) -> None:
         super().__init__(norm)
@@ -104,22 +106,22 @@ class FABN(AdaptiveNorm):
 
     def describe(self) -> dict[str, Any]:
         labels = self.last_batch.get("labels")
-        return {"groups": None if labels is None else int(count_groups(labels)), "split": True}
+        return {"groups": None if labels is None else count_groups(labels), "split": True}
 
 
 class FIND(Adapted):
     """Feature-based instance neighbour discovery."""
 
     name = "find"
-    summary = "groups of like features per layer, each normalised with a blend of source and own statistics"
+    summary = "groups of similar features per layer, each normalised with a blend of source and own statistics"
     citation = (
         "Jiang et al., Feature-Based Instance Neighbor Discovery: Advanced Stable Test-Time Adaptation "
         "in Dynamic World, NeurIPS 2025"
     )
     weakness = (
         "Groups are small, so their statistics are noisy: on inputs that have not drifted it costs some "
-        "accuracy, and more the lower alpha is. Groups follow likeness of features, which in deep layers "
-        "may mean class rather than drift. In a batch of one each sample is its own group."
+        "accuracy, and more the lower alpha is. Groups follow the similarity of features, which in deep "
+        "layers may mean class rather than drift. In a batch of one each sample is its own group."
     )
     options_type = FINDOptions
 

@@ -1,20 +1,21 @@
-"""FIND with soft neighbourhoods, which follows the drift: more where a sample has drifted, less where not.
+"""FIND with soft neighbourhoods, which adapts a sample more the further it has drifted.
 
-Not of the paper. Three things differ from FIND:
+This is not in the paper. Three things differ from FIND:
 
-- A sample's statistics are averaged over the whole batch, weighted by how much alike samples drift: no hard
-  groups, which are often small and noisy.
-- Samples are compared by where their statistics have gone from the source's, deviations as well as means.
+- A sample's statistics are averaged over the whole batch, weighted by the similarity of the samples' drift: no
+  hard groups, which are often small and noisy.
+- Samples are compared by how their statistics differ from the source's, standard deviations as well as means.
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of a sample's
   neighbourhood from the source, averaged (as a logarithm) over the layers it has passed, against a threshold that
   falls with depth as divergence does. A sample that looks like the training data is left nearly alone.
 
 Like FIND it keeps nothing between batches, needs no gradients, and can be exported. Its outputs depend on the
-inputs without jumps, so that runtimes agree on them. See docs/beyond-find.md for how it was found.
+inputs continuously, so that runtimes agree on them. See docs/beyond-find.md for how it was developed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from findtta.algorithms.base import Adapted
 from findtta.functional import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
 from findtta.functional._precision import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.layers.surgery import NormSite
 from findtta.options import Options, option
 
 
@@ -32,12 +34,20 @@ from findtta.options import Options, option
 class FINDSoftOptions(Options):
     """Options of FIND with soft neighbourhoods."""
 
-    alpha: float = option(0.7, "weight of the source statistics for samples that have surely drifted, 0 to 1")
-    temperature: float = option(0.2, "of the weights: small for nearest neighbours only, large for all")
-    threshold: float = option(
-        0.15, "divergence from the source at which half of the way to alpha is gone, in layer 1"
+    alpha: float = option(
+        0.7, "weight of the source statistics for samples with strong drift; samples without drift get up to 1"
     )
-    sharpness: float = option(6.0, "how quickly it is gone around the threshold; 0 always goes half of it")
+    temperature: float = option(
+        0.2, "softmax temperature of the neighbourhood weights: small for the nearest samples only, large for all"
+    )
+    threshold: float = option(
+        0.15,
+        "KL divergence from the source at which the source weight is halfway between 1 and alpha, in the first "
+        "layer; lower in deeper layers",
+    )
+    sharpness: float = option(
+        6.0, "steepness of the source weight as a function of log drift around the threshold; 0: always halfway"
+    )
 
     def __post_init__(self) -> None:
         self.require_fraction("alpha")
@@ -46,10 +56,10 @@ class FINDSoftOptions(Options):
 
 
 class Evidence:
-    """What the layers that a batch has passed so far say about the drift of each sample.
+    """The drift of each sample, averaged over the layers that a batch has passed so far.
 
-    Collected only while the adapted model's forward runs. A layer that is called from elsewhere (by a user who
-    runs parts of the model by hand) knows of no others: nobody says where one batch ends and the next begins.
+    Collected only while the adapted model's forward runs. A layer that is called directly, by a user who runs
+    parts of the model, uses its own drift alone: it cannot know where one batch ends and the next begins.
     """
 
     def __init__(self) -> None:
@@ -72,7 +82,7 @@ class Evidence:
         self.layers = 0
 
     def add(self, drift: Tensor) -> tuple[Tensor, int]:
-        """Add what one layer says, ``(rows,)``; return the mean over the layers so far, and how many they are."""
+        """Add the drift in one layer, ``(rows,)``; return the mean over the layers so far, and their number."""
         if not self.open:
             return drift, 1
         rows = drift.shape[0]
@@ -84,7 +94,7 @@ class Evidence:
             self.total, self.layers = self.total + drift, self.layers + 1
             return self.total / self.layers, self.layers
         if rows % samples:
-            return drift, 1  # rows that are no images, nor parts of images, have no history
+            return drift, 1  # rows that are neither images nor parts of images have no history
         # A layer that sees several windows of each image: they share what is known about the image.
         windows = rows // samples
         self.total, self.layers = self.total + drift.view(samples, windows).mean(1), self.layers + 1
@@ -127,33 +137,31 @@ class SoftNorm(AdaptiveNorm):
 
     def describe(self) -> dict[str, Any]:
         drift = self.last_batch.get("drift")
-        return {"score": None if drift is None else float(drift.exp().mean())}
+        return {"score": None if drift is None else drift.exp().mean()}
 
 
 class FINDSoft(Adapted):
     """FIND with soft neighbourhoods and a source weight that follows the drift."""
 
     name = "find-soft"
-    summary = "soft neighbourhoods instead of groups, and nearly the plain model where nothing has drifted"
+    summary = "soft neighbourhoods instead of groups, and nearly the source model where nothing has drifted"
     citation = "This project, after Jiang et al., NeurIPS 2025 (FIND)"
     weakness = (
-        "Drift that shows in no statistics, or only late in the network, is hardly followed. Where every batch "
-        "holds one kind of drift, batch statistics may be better. On large photos FIND is about a point better. "
-        "Networks whose running statistics do not fit their own clean images lose some accuracy on those."
+        "Drift that does not change the statistics, or only those of late layers, is hardly adapted to. Where "
+        "every batch holds one kind of drift, batch statistics may be better. On large photos FIND is about a "
+        "point better. Models whose running statistics do not fit their own clean images lose some accuracy there."
     )
     options_type = FINDSoftOptions
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        self.__dict__["evidence"] = Evidence()  # layers are made in the next line and need it
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        self.evidence = Evidence()
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return SoftNorm(norm, self.options, self.__dict__["evidence"])
+        return SoftNorm(norm, self.options, self.evidence)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        evidence: Evidence = self.__dict__["evidence"]
-        evidence.begin()
+        self.evidence.begin()
         try:
             return super().run(*args, **kwargs)
         finally:
-            evidence.end()
+            self.evidence.end()

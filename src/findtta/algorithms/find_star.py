@@ -8,25 +8,28 @@ by :meth:`FINDStar.reset`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN, FIND, FINDOptions, Partition
 from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores, partition
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import option
 
 
 @dataclass(frozen=True)
 class FINDStarOptions(FINDOptions):
     """Options of FIND*."""
 
-    threshold: float = option(0.1, "layers whose score, 0 to 1, is below it are not split (the paper's gamma)")
-    cold_start: int = option(10, "number of first batches that score the layers, all of them split")
+    threshold: float = option(
+        0.1, "layers whose sensitivity score (0 to 1) is below this are no longer split (gamma in the paper)"
+    )
+    cold_start: int = option(10, "number of first batches that layers are scored on, with all layers split")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,21 +81,16 @@ class SelectiveFABN(FABN):
 
     def describe(self) -> dict[str, Any]:
         groups = super().describe()["groups"] if self.splitting else 1
-        # Before the selection the raw mean score is what there is to see.
+        # Before the selection there is only the mean of the raw scores; NaN before the first batch.
         score = self.score_sum / self.calls if self.scoring else self.score
-        return {
-            "groups": groups,
-            "score": None if score.isnan() else float(score),
-            "split": self.splitting,
-        }
+        return {"groups": groups, "score": score, "split": self.splitting}
 
 
-class FINDStar(Adapted):
+class FINDStar(FIND):
     """FIND with splitting only where the features drift."""
 
     name = "find-star"
     summary = "FIND that stops splitting layers which drift little, chosen in the first batches"
-    citation = FIND.citation
     weakness = (
         "Where FIND fails, and where the first batches are not like the later ones: the choice of layers "
         "is made once, in the cold start."
@@ -104,8 +102,7 @@ class FINDStar(Adapted):
 
     batches: Tensor
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self.batches_seen = 0  # the buffer's value on the host
         self.register_load_state_dict_post_hook(FINDStar._read_buffers)  # type: ignore[no-untyped-call]
@@ -116,8 +113,6 @@ class FINDStar(Adapted):
     @property
     def warm_up_left(self) -> int:
         return max(0, int(self.options.cold_start) - self.batches_seen)
-
-    export_problem = FIND.export_problem
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         outputs = super().run(*args, **kwargs)

@@ -2,8 +2,8 @@
 
 Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022,
 whose normalisation layer this is, used alone. Differences from the authors: the layer is swapped
-into a network that was trained with BatchNorm (they train with it), and an input without spatial
-positions, which theirs refuses, is normalised with the base statistics.
+into a model that was trained with BatchNorm (they train with it), and an input without spatial
+positions, which their layer refuses, is normalised with the base statistics.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
-from findtta.functional import batch_moments, instance_aware_moments, instance_moments
+from findtta.functional import batch_moments, instance_aware_moments
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.options import Options, option
-
-BASES = ("source", "batch")
 
 
 @dataclass(frozen=True)
 class IABNOptions(Options):
     """Options of IABN."""
 
-    k: float = option(4.0, "standard errors an instance must deviate by before it counts; infinity is the base")
-    base: str = option("source", "statistics to correct: 'source', or 'batch' (outputs then depend on the batch)")
+    k: float = option(
+        4.0, "number of standard errors beyond which an instance corrects the statistics; infinity: never"
+    )
+    base: str = option(
+        "source", "statistics to correct: 'source', or 'batch' (predictions then depend on the whole batch)"
+    )
 
     def __post_init__(self) -> None:
         require_standard_errors(self, "k")
-        if self.base not in BASES:
-            raise OptionError(f"base must be 'source' or 'batch', got {self.base!r}.")
+        self.require_choice("base", "source", "batch")
 
 
 def require_standard_errors(options: Options, name: str) -> None:
@@ -45,14 +46,16 @@ def require_standard_errors(options: Options, name: str) -> None:
 class InstanceAwareNorm(AdaptiveNorm):
     """Normalises each instance with base statistics that it may correct."""
 
+    needs_features = True
+
     def __init__(self, norm: nn.Module, k: float, base: str = "source") -> None:
         super().__init__(norm)
         self.k = k
         self.base = base
 
-    def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        mean, variance = instance_moments(features)
-        self.observe(mean, variance)
+    def statistics(  # type: ignore[override]
+        self, mean: Tensor, variance: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
         positions = math.prod(features.shape[2:])
         base_mean, base_variance = self.base_statistics(mean, variance, positions)
         eps: float = self.norm.eps  # type: ignore[assignment]
@@ -81,9 +84,8 @@ class IABN(Adapted):
         "Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022"
     )
     weakness = (
-        "It was made for networks trained with it. Swapped into a network trained with BatchNorm it can "
-        "fall below the plain model, most of all in deep networks, where the corrections of many layers "
-        "add up."
+        "It was made for models trained with it. Swapped into a model trained with BatchNorm it can fall "
+        "below the source model, most of all in deep models, where the corrections of many layers add up."
     )
     options_type = IABNOptions
     # With the default base; base="batch" makes outputs depend on the batch.

@@ -5,11 +5,12 @@ Predictions come from instance-aware layers with slowly moving statistics, so th
 how the stream is cut into batches: a batch in whose middle an update falls due is predicted in two
 parts, as if its samples had come one by one, which is what the authors do. ``schedule="batch"``
 updates once per batch of any size instead, as TTAB does. Differences from the authors: the layers
-are swapped into a network trained with BatchNorm, and a last batch that is short is used as well.
+are swapped into a model trained with BatchNorm, and a last batch that is short is used as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.gradient import GradientAdapted
-from findtta.algorithms.iabn import (
-    IABN,
-    InstanceAwareNorm,
-    require_standard_errors,
-    unbiased_batch_moments,
-)
-from findtta.algorithms.memory import BalancedReservoir, GeneratorDraws, ReservoirDraws
+from findtta.algorithms.iabn import IABN, InstanceAwareNorm, require_standard_errors, unbiased_batch_moments
+from findtta.algorithms.learning import GradientAdapted
+from findtta.algorithms.memory_bank import BalancedReservoir, GeneratorDraws, ReservoirDraws
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import batch_moments
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import option
 
 LOG_FLOOR = 1e-6
 
@@ -38,20 +35,21 @@ LOG_FLOOR = 1e-6
 class NOTEOptions(GradientOptions):
     """Options of NOTE."""
 
-    use_iabn: bool = option(True, "correct the statistics per instance; False is plain BatchNorm, TTAB's default")
-    k: float = option(4.0, "standard errors an instance must deviate by before it counts")
-    bn_momentum: float = option(0.01, "weight of the memory's statistics in the moving ones, per update")
-    memory_size: int = option(64, "number of images the memory holds")
-    schedule: str | None = option(None, "update every 'update_every' 'samples', or once per 'batch' as TTAB does")
-    update_every: int = option(64, "samples between two updates, for schedule='samples'")
-    seed: int = option(0, "seed of the random draws")
+    use_iabn: bool = option(True, "correct the statistics per instance (IABN); False: BatchNorm, TTAB's default")
+    k: float = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
+    bn_momentum: float = option(0.01, "weight of the memory's statistics in the moving statistics, per update")
+    memory_size: int = option(64, "number of images that the memory holds")
+    schedule: str | None = option(
+        None, "when to update: every update_every 'samples', or once per 'batch' as TTAB does"
+    )
+    update_every: int = option(64, "number of samples between two updates, for schedule='samples'")
+    seed: int = option(0, "seed of the draws that decide which images the memory keeps")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_standard_errors(self, "k")
         self.require_fraction("bn_momentum")
-        self.require_positive_int("memory_size")
-        self.require_positive_int("update_every")
+        self.require_positive_int("memory_size", "update_every")
         self.unless_none("schedule", lambda name: self.require_choice(name, "samples", "batch"))
 
     def preset_values(self) -> dict[str, Any]:
@@ -87,16 +85,16 @@ class NOTE(GradientAdapted):
     summary = "instance-aware statistics, and entropy minimisation on a class-balanced memory of the stream"
     citation = IABN.citation
     weakness = (
-        "It moves slowly: one small step per 64 samples. The normalisation is IABN's, with the weakness "
-        "of IABN in networks that were not trained with it."
+        "It adapts slowly: one small step per 64 samples. The normalisation is IABN's, with the weakness "
+        "of IABN in models that were not trained with it."
     )
     options_type = NOTEOptions
     # Only through an update in the middle of a batch, which the samples after it are predicted with.
     batch_dependent = False
     passes = Cost(forward=2, backward=1)
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        super().prepare(model, sites)
         self.bank = BalancedReservoir(self.options.memory_size)
         #: Where random decisions come from; replace it to replay recorded ones.
         self.draws: ReservoirDraws = GeneratorDraws(self.generator)

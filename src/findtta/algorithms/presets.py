@@ -21,13 +21,15 @@ PRESETS = ("paper", "official")
 class GradientOptions(Options):
     """Options of every method that learns. None means: from the preset."""
 
-    preset: str = option("paper", "'paper' (the FIND paper's comparison) or 'official' (the authors' own values)")
-    num_classes: int | None = option(None, "number of classes; None reads it off the last Linear layer")
+    preset: str = option(
+        "paper", "values of options not given: 'paper' (the FIND paper's comparison) or 'official' (the authors')"
+    )
+    num_classes: int | None = option(None, "number of classes; None: that of the last Linear layer")
     predict: str = option("before", "predict 'before' the update or 'after' it (one more forward pass)")
-    optimizer: str | None = option(None, "'sgd' or 'adam'")
+    optimizer: str | None = option(None, "'sgd' or 'adam'; None here and below: from the preset")
     lr: float | None = option(None, "learning rate")
     momentum: float | None = option(None, "momentum of SGD, first beta of Adam")
-    nesterov: bool | None = option(None, "Nesterov's momentum (SGD only)")
+    nesterov: bool | None = option(None, "Nesterov momentum (SGD only)")
     weight_decay: float | None = option(None, "weight decay")
     skip_layers: tuple[str, ...] = option((), "layers whose name contains one of these are not trained")
 

@@ -1,17 +1,18 @@
 """RoTTA: robust statistics, and a student that learns from a timely, balanced memory of the stream.
 
 Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023. The teacher predicts, with
-statistics that move slowly. Whenever ``update_every`` samples have come, also in the middle of a
-batch, the student learns to agree with the teacher on a strongly augmented memory.
+statistics that move slowly. After every ``update_every`` samples, also in the middle of a batch, the
+student learns to agree with the teacher on a strongly augmented memory.
 
 Inputs are taken to be images in [0, 1] that the model normalises itself, as the authors have it; for
 inputs that are normalised already, give ``mean`` and ``std``, so that they are augmented as images.
-Deviation: BatchNorm layers of every dimension are replaced, and statistics move only if the step
-they belong to was taken.
+Differences from the authors: BatchNorm layers of every dimension are replaced, and statistics move
+only if the step that they belong to was taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.memory import TimelyBank
+from findtta.algorithms.memory_bank import TimelyBank
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
 from findtta.functional import batch_moments
 from findtta.functional._precision import widen
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import option
 
 LOG_FLOOR = 1e-6
 
@@ -34,21 +36,18 @@ LOG_FLOOR = 1e-6
 class RoTTAOptions(TeacherStudentOptions):
     """Options of RoTTA."""
 
-    alpha: float = option(0.05, "weight of the batch in the moving statistics, 0 (source) to 1")
-    nu: float = option(0.001, "fraction by which the teacher follows the student in an update")
-    memory_size: int = option(64, "number of images the memory holds")
-    update_every: int = option(64, "samples between two updates")
-    timeliness: float = option(1.0, "weight of age when the memory throws an image out (lambda_t)")
-    uncertainty: float = option(1.0, "weight of uncertainty then (lambda_u)")
+    alpha: float = option(0.05, "weight of the batch in the moving statistics: 0 is the source, 1 the batch alone")
+    nu: float = option(0.001, "fraction by which the teacher moves towards the student in an update")
+    memory_size: int = option(64, "number of images that the memory holds")
+    update_every: int = option(64, "number of samples between two updates")
+    timeliness: float = option(1.0, "weight of an image's age when the memory drops one (lambda_t)")
+    uncertainty: float = option(1.0, "weight of its uncertainty when the memory drops one (lambda_u)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_fraction("alpha")
-        self.require_fraction("nu")
-        self.require_positive_int("memory_size")
-        self.require_positive_int("update_every")
-        self.require_at_least_zero("timeliness")
-        self.require_at_least_zero("uncertainty")
+        self.require_fraction("alpha", "nu")
+        self.require_positive_int("memory_size", "update_every")
+        self.require_at_least_zero("timeliness", "uncertainty")
 
     @property
     def depends_on_classes(self) -> bool:
@@ -81,16 +80,16 @@ class RoTTA(TeacherStudent):
     summary = "slowly moving statistics, and a student that learns from a timely, balanced memory"
     citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
     weakness = (
-        "Statistics move by a twentieth per 64 samples, so abrupt changes of drift are followed late and "
-        "mixed batches not at all. Inputs must be images in [0, 1], or mean and std given, or its "
-        "augmentation destroys them."
+        "Statistics move by a twentieth per 64 samples, so it adapts late to abrupt changes of drift, and not "
+        "at all to mixed batches. Inputs must be images in [0, 1], or mean and std given, or its augmentation "
+        "destroys them."
     )
     options_type = RoTTAOptions
     batch_dependent = False
     passes = Cost(forward=3, backward=1)
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        super().prepare(model, sites)
         self.bank = TimelyBank(self.options.memory_size, self.options.timeliness, self.options.uncertainty)
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:

@@ -1,10 +1,10 @@
-"""SAR: entropy minimisation on reliable samples, in flat regions of the loss, with a way back.
+"""SAR: entropy minimisation on reliable samples, in flat regions of the loss, with recovery of the source.
 
-Each step first climbs to the worst point near the parameters (sharpness-aware minimisation) and then
-descends with the gradient found there. When the loss has been very low for a while, which is how
-collapse looks, the parameters return to the source.
+Each step first moves to the worst point near the parameters (sharpness-aware minimisation) and then
+descends with the gradient found there. When the loss has been very low for a while, a symptom of
+collapse, the parameters are reset to the source.
 
-Deviations from the authors' code, each offered as an option where numbers may depend on it: after a
+Differences from the authors' code, each offered as an option where numbers may depend on it: after a
 recovery the average loss and the momentum are forgotten (``sticky_recovery`` keeps both, so that
 recovery repeats for some batches); a batch in which nothing is selected takes no step
 (``momentum_on_empty`` lets the momentum carry on); BatchNorm layers of every dimension are adapted.
@@ -13,6 +13,7 @@ recovery repeats for some batches); a batch in which nothing is selected takes n
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.learning import GradientAdapted, moving_average
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
-from findtta.options import Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import option
 
-KEPT_OF_AVERAGE = 0.9  # share of the average loss that one batch leaves as it was
-NORM_FLOOR = 1e-12  # a zero gradient climbs nowhere
+NORM_FLOOR = 1e-12  # a zero gradient must not divide by zero
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,21 @@ class SAROptions(GradientOptions):
     """Options of SAR."""
 
     skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
-    entropy_margin: float | None = option(None, "samples with an entropy below it are reliable (E0)")
-    rho: float = option(0.05, "how far to climb before descending")
-    recovery_threshold: float = option(0.2, "average loss below which the source is restored; 0 for never")
-    sticky_recovery: bool = option(False, "keep average loss and momentum after a recovery, as published")
-    momentum_on_empty: bool = option(False, "step with the momentum alone when nothing is selected, as published")
+    entropy_margin: float | None = option(None, "a sample is reliable if its entropy is below this (E0)")
+    rho: float = option(0.05, "radius of the sharpness-aware step: how far parameters move before the second pass")
+    recovery_threshold: float = option(
+        0.2, "moving average of the loss below which parameters are reset to the source; 0: never"
+    )
+    sticky_recovery: bool = option(False, "keep the average loss and the momentum after a reset, as published")
+    momentum_on_empty: bool = option(
+        False, "take a step with the momentum alone when no sample is selected, as published"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.unless_none("entropy_margin", self.require_number)
-        self.require_at_least_zero("rho")
-        self.require_at_least_zero("recovery_threshold")
-        self.require_flag("sticky_recovery")
-        self.require_flag("momentum_on_empty")
+        self.require_at_least_zero("rho", "recovery_threshold")
+        self.require_flag("sticky_recovery", "momentum_on_empty")
 
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values() | {"nesterov": False, "entropy_margin": 0.4 * math.log(1000)}
@@ -68,8 +71,8 @@ class SAR(GradientAdapted):
     options_type = SAROptions
     passes = Cost(forward=2, backward=2)
 
-    def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        super().__init__(model, options, reuse_buffers=reuse_buffers)
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        super().prepare(model, sites)
         self.average_loss: float | None = None
         self.recoveries = 0
 
@@ -102,7 +105,7 @@ class SAR(GradientAdapted):
             self._step_on_nothing()
         elif usable:
             self.optimizer.step()
-            self._follow(float(loss.detach()))
+            self.average_loss = moving_average(self.average_loss, float(loss.detach()))
 
     @torch.no_grad()
     def _climb(self, parameters: list[nn.Parameter]) -> None:
@@ -119,12 +122,6 @@ class SAR(GradientAdapted):
             for parameter in self.trained.values():
                 parameter.grad = torch.zeros_like(parameter)
             self.optimizer.step()
-
-    def _follow(self, loss: float) -> None:
-        if self.average_loss is None:
-            self.average_loss = loss
-        else:
-            self.average_loss = KEPT_OF_AVERAGE * self.average_loss + (1 - KEPT_OF_AVERAGE) * loss
 
     def _recover_if_low(self) -> None:
         if self.average_loss is None or self.average_loss >= self.options.recovery_threshold:

@@ -1,7 +1,7 @@
-"""What teacher-student methods share: two copies of the model, and augmented views of the inputs.
+"""What teacher-student methods have in common: two copies of the model, and augmented views of the inputs.
 
-The teacher is the model that predicts, so it is ``model``; the student is the one that is trained.
-Parameters that are never trained exist once and belong to both.
+The teacher predicts, so it is ``model``; the student is trained. Parameters that are never trained exist
+once and belong to both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.augment import augment, draw_augmentation
-from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.learning import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.layers.surgery import adaptive_layers
@@ -27,30 +27,29 @@ class TeacherStudentOptions(GradientOptions):
     """Options of every teacher-student method."""
 
     view: str | Callable[[Tensor], Tensor] = option(
-        "strong", "how inputs are augmented: 'strong', 'flip', or a function from inputs to inputs"
+        "strong", "augmentation of the inputs: 'strong', 'flip', or a function from inputs to inputs"
     )
     mean: tuple[float, ...] | None = option(
-        None, "channel means that inputs are normalised with; None if they are in [0, 1]"
+        None, "channel means that the inputs were normalised with; None if inputs are images in [0, 1]"
     )
-    std: tuple[float, ...] | None = option(None, "channel deviations that inputs are normalised with, likewise")
+    std: tuple[float, ...] | None = option(
+        None, "channel standard deviations that the inputs were normalised with; None likewise"
+    )
     legacy_clip: bool = option(
-        False, "augment normalised inputs as they are, clipping them to [0, 1], as TTAB does"
+        False, "augment normalised inputs without undoing the normalisation, clipped to [0, 1], as TTAB does"
     )
-    seed: int = option(0, "seed of the random draws")
+    seed: int = option(0, "seed of the random augmentations")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.view):
             self.require_choice("view", "strong", "flip")
         if (self.mean is None) != (self.std is None):
-            raise OptionError(
-                f"options 'mean' and 'std' must be given together, got {self.mean!r} and {self.std!r}."
-            )
+            raise OptionError(f"mean and std must be given together, got {self.mean!r} and {self.std!r}.")
         mean, std = self.mean or (), self.std or ()
         if len(mean) != len(std) or not all(deviation > 0 for deviation in std):
             raise OptionError(
-                "options 'mean' and 'std' must have one number per channel, those of 'std' above 0, got "
-                f"{mean!r} and {std!r}."
+                f"mean and std must have one number per channel, those of std above 0, got {mean!r} and {std!r}."
             )
 
 
@@ -59,27 +58,23 @@ class TeacherStudent(GradientAdapted):
 
     options_type: ClassVar[type[Options]] = TeacherStudentOptions
 
-    def parameters_to_train(self) -> dict[str, nn.Parameter]:
-        names = self.names_to_train()
-        shared = {id(p): p for name, p in self.model.named_parameters() if name not in names}
+    def make_learner(self) -> nn.Module:
+        trained = {id(self.model.get_parameter(name)) for name in self.trained_names}
+        shared = {id(p): p for p in self.model.parameters() if id(p) not in trained}
         self.student = copy.deepcopy(self.model, shared)
-        return {name: self.student.get_parameter(name) for name in names}
-
-    def names_to_train(self) -> list[str]:
-        """Name the parameters to train, in the order of the optimizer; by default those of the layers."""
-        parameters = {id(p): name for name, p in self.model.named_parameters()}
-        return [parameters[id(parameter)] for parameter in super().parameters_to_train().values()]
+        return self.student
 
     def changing(self) -> list[Tensor]:
-        # The student need not be listed: it starts as the teacher does.
+        # The student is not listed, because it starts equal to the teacher.
         return [self.model.get_parameter(name) for name in self.trained_names]
 
     def reset(self) -> None:
         super().reset()
         with torch.inference_mode(False), torch.no_grad():
             teacher = [*self.model.parameters(), *self.model.buffers()]
-            for mine, its in zip([*self.student.parameters(), *self.student.buffers()], teacher, strict=True):
-                mine.copy_(its)
+            student = [*self.student.parameters(), *self.student.buffers()]
+            for target, value in zip(student, teacher, strict=True):
+                target.copy_(value)
         for _, layer in adaptive_layers(self.student):
             layer.reset()
 

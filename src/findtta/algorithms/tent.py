@@ -1,6 +1,6 @@
 """TENT: minimise the entropy of the predictions over the affine parameters of the BatchNorm layers.
 
-Deviation: BatchNorm layers of every dimension are adapted, where the authors' code knows 2-D only.
+Difference from the authors: BatchNorm layers of every dimension are adapted, not only 2-D ones.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.learning import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
 

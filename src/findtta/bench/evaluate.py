@@ -159,9 +159,10 @@ class GroupCounts:
     """Mean and standard deviation of the number of groups in each layer, over the batches."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # batches, groups, groups squared
+        # Batches, groups and groups squared; sums of tensors, so that nothing waits for the device in between.
+        self._sums: dict[str, list[Any]] = defaultdict(lambda: [0, 0, 0])
 
-    def add(self, layer: str, groups: int | None) -> None:
+    def add(self, layer: str, groups: int | torch.Tensor | None) -> None:
         """Count the groups of one layer in one batch; None if the layer makes none."""
         if groups is not None:
             self._sums[layer] = [
@@ -172,7 +173,7 @@ class GroupCounts:
         """Return mean and standard deviation of a layer's group counts, or twice None if it never made any."""
         if layer not in self._sums:
             return None, None
-        count, total, squares = self._sums[layer]
+        count, total, squares = map(int, self._sums[layer])
         return total / count, max(0, count * squares - total**2) ** 0.5 / count
 
 

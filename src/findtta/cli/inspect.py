@@ -1,4 +1,4 @@
-"""Look a model over: which layers can be adapted, and what seems wrong."""
+"""Show which layers of a model can be adapted, and what looks wrong with them or with its inputs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import torch
 
 from findtta.errors import OptionError
 from findtta.inspection import inspect
-from findtta.models import load_module
+from findtta.models.open import NAMES, load_module
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta inspect``."""
     parser.add_argument(
-        "model",
-        help="timm:NAME, package.module:CALLABLE or path/to/file.py:CALLABLE; the callable returns the model",
+        "model", help=f"{NAMES}; an architecture needs no weights here, and a callable returns the model"
     )
     parser.add_argument("--weights", metavar="FILE", help="state dict to load first (.pt or .safetensors)")
     parser.add_argument(

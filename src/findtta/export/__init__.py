@@ -3,12 +3,12 @@
 from findtta.export.checking import BATCH_SIZES, BatchCheck, Check, check
 from findtta.export.description import Description, describe
 from findtta.export.files import OPSET, onnx, pt2
-from findtta.export.problems import ExportError
 from findtta.export.runtimes import Runtime, load
-from findtta.export.tracing import program
+from findtta.export.tracing import MAX_BATCH, ExportError, program
 
 __all__ = [
     "BATCH_SIZES",
+    "MAX_BATCH",
     "OPSET",
     "BatchCheck",
     "Check",

@@ -1,4 +1,10 @@
-"""Does an exported file do what the model does? Both run on the same batches."""
+"""Checking that an exported file computes what the model computes: both run on the same batches.
+
+Two runtimes add the same numbers in a different order. Where two samples are almost equally similar to a third,
+that can decide which of them is its first neighbour, and everything after it differs. So a difference is traced:
+with the file's choice of neighbours the model must give the file's logits, and every choice must be as similar as
+the most similar sample up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
+from findtta.algorithms.find import FABN
 from findtta.errors import InputError
-from findtta.export.problems import require_exportable
-from findtta.export.replay import replay
-from findtta.export.runtimes import Runtime, load
+from findtta.export.runtimes import Array, Runtime, load
+from findtta.export.tracing import require_exportable
+from findtta.functional import components, first_neighbours, partition
 from findtta.tables import render
 
 BATCH_SIZES = (1, 2, 7, 64, 200)
@@ -70,13 +78,13 @@ class BatchCheck:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of checking a file; prints as a table."""
+    """The outcome of checking a file; prints as a table."""
 
     batches: tuple[BatchCheck, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether the file does what the model does, but for near-ties of first neighbours."""
+        """Whether the file computes what the model computes, but for near-ties of first neighbours."""
         return all(batch.equal or batch.traced_to_ties for batch in self.batches)
 
     def __str__(self) -> str:
@@ -115,14 +123,14 @@ def check(
         seed: Of the random images.
 
     Returns:
-        What was found; ``.passed`` says whether file and model agree.
+        The outcome; ``.passed`` says whether file and model agree.
     """
     runtime = exported if isinstance(exported, Runtime) else load(exported)
     model = copy.deepcopy(require_exportable(adapted))
-    sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.largest_batch]
+    sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.max_batch]
     if not sizes:
         raise InputError(
-            f"batch_sizes must name a size from 1 to {runtime.description.largest_batch}, got {batch_sizes!r}."
+            f"batch_sizes must name a size from 1 to {runtime.description.max_batch}, got {batch_sizes!r}."
         )
     shape = runtime.description.input_shape
     if images is not None and tuple(images.shape[1:]) != shape:
@@ -144,7 +152,7 @@ def compare(runtime: Runtime, model: Adapted, kind: str, images: Tensor) -> Batc
     difference, changed = difference_of(expected, got)
     if difference <= TOLERANCE and not changed:
         return BatchCheck(kind, len(batch), difference, changed)
-    logits, neighbours = runtime.watch(batch.numpy())
+    logits, neighbours = runtime.run_with_neighbours(batch.numpy())
     repeated = replay(model, on_device, neighbours)
     if repeated is None or difference_of(got, torch.from_numpy(logits))[0] > TOLERANCE:
         return BatchCheck(kind, len(batch), difference, changed)
@@ -165,7 +173,7 @@ def difference_of(expected: Tensor, got: Tensor) -> tuple[float, int]:
 
 
 def random_images(count: int, shape: Sequence[int], seed: int) -> Tensor:
-    """Draw images that differ in colour, contrast and pattern, so that they are not all alike to a network."""
+    """Draw images that differ in colour, contrast and pattern, so that their features differ."""
     generator = torch.Generator().manual_seed(seed)
     per_channel = (count, shape[0], *(1,) * (len(shape) - 1))
     level = torch.rand(per_channel, generator=generator)
@@ -181,3 +189,82 @@ def _batches(
     for size in sizes:
         if images is not None and size <= len(images):
             yield "given", images[:size]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An adapted model run with the first neighbours of another runtime.
+
+    Attributes:
+        logits: What the model returns then.
+        choices: How many samples, over all layers, have another first neighbour in the model itself.
+        margin: How much more similar than the chosen neighbour the nearest is at most (cosine, float64).
+    """
+
+    logits: Tensor
+    choices: int
+    margin: float
+
+
+def replay(adapted: Adapted, images: Tensor, neighbours: Sequence[Array]) -> Replay | None:
+    """Run a copy of the model with given first neighbours.
+
+    Args:
+        adapted: The model; it is not changed.
+        images: The batch.
+        neighbours: What each layer is to use, in the order in which layers are called.
+
+    Returns:
+        The outcome, or None if the model does not need as many.
+    """
+    model = copy.deepcopy(adapted)
+    forced = _Forced([torch.from_numpy(np.asarray(chosen)).to(images.device) for chosen in neighbours])
+    for _, layer in model.layers():
+        if isinstance(layer, FABN) and layer.partition is partition:
+            layer.partition = forced
+    logits = model(images)
+    if forced.calls != len(neighbours):
+        return None
+    return Replay(logits, forced.choices, forced.margin)
+
+
+class _Forced:
+    """Stands in for the partition of every layer."""
+
+    def __init__(self, neighbours: Sequence[Tensor]) -> None:
+        self.neighbours = neighbours
+        self.calls = self.choices = 0
+        self.margin = 0.0
+
+    def __call__(self, features: Tensor) -> Tensor:
+        fits = self.calls < len(self.neighbours) and len(self.neighbours[self.calls]) == len(features)
+        chosen = self.neighbours[self.calls] if fits else first_neighbours(features)
+        self.calls += 1
+        self.choices += int((chosen != first_neighbours(features)).sum())
+        self.margin = max(self.margin, lost_similarity(features, chosen))
+        return components(chosen)
+
+
+def lost_similarity(features: Tensor, chosen: Tensor) -> float:
+    """How much more similar the nearest other sample is than the chosen one, at most over all samples.
+
+    Args:
+        features: One vector per sample, ``(B, C)``.
+        chosen: One neighbour per sample, ``(B,)``.
+
+    Returns:
+        A difference of cosines, computed in float64; infinite if a sample chose a poisoned one, or itself
+        where there was another.
+    """
+    wide = features.double()
+    usable = wide.isfinite().all(1)
+    unit = torch.nn.functional.normalize(wide.nan_to_num(0.0, 0.0, 0.0), dim=1)
+    allowed = usable[:, None] & usable
+    allowed.fill_diagonal_(False)
+    similarity = (unit @ unit.T).masked_fill(~allowed, -torch.inf)
+    best = similarity.amax(1)
+    got = similarity.gather(1, chosen[:, None])[:, 0]
+    index = torch.arange(len(chosen), device=chosen.device)
+    # A sample without any other points at itself.
+    lost = torch.where(best.isinf(), torch.where(chosen == index, 0.0, torch.inf), best - got)
+    return float(lost.max())

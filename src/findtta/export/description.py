@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import findtta
-from findtta.algorithms.base import Adapted
+from findtta._extras import require
 from findtta.errors import InputError
-from findtta.export.problems import import_extra
+from findtta.export.tracing import require_exportable
 from findtta.models.card import Classifier
 
 PREFIX = "findtta."  # of the keys in an ONNX file
@@ -24,16 +24,21 @@ PT2_ENTRY = "findtta.json"
 SUFFIXES = (".onnx", ".pt2")
 
 
+def require_export_extra(module: str) -> Any:
+    """Import a module of the ``export`` extra."""
+    return require(module, "export", f"an ONNX file ({module})")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What must be known to use an exported file.
+    """What is needed to use an exported file.
 
     Attributes:
         method: The name of the method inside.
         options: Its options.
         input_shape: The shape of one sample, without the batch.
         dtype: The type of the input's numbers.
-        largest_batch: The largest batch the graph serves.
+        max_batch: The largest batch that the graph takes.
         labels: The names of the classes, where known.
         mean: What the graph subtracts from the RGB channels, on the [0, 1] scale, where known.
         std: What it divides them by then.
@@ -48,7 +53,7 @@ class Description:
     options: Mapping[str, Any]
     input_shape: tuple[int, ...]
     dtype: str
-    largest_batch: int
+    max_batch: int
     labels: tuple[str, ...] | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
@@ -61,21 +66,22 @@ class Description:
     @classmethod
     def of(
         cls,
-        adapted: Adapted,
+        adapted: nn.Module,
         example: Tensor,
         *,
-        largest_batch: int,
+        max_batch: int,
         opset: int | None,
         neighbours: tuple[str, ...],
     ) -> Description:
-        """Describe the export of an adapted model."""
+        """Describe the export of an adapted model, compiled or not."""
+        adapted = require_exportable(adapted)
         card = adapted.model.card if isinstance(adapted.model, Classifier) else None
         return cls(
             method=adapted.name,
             options={name: _plain(value) for name, value in dataclasses.asdict(adapted.options).items()},
             input_shape=tuple(example.shape[1:]),
             dtype=str(example.dtype).removeprefix("torch."),
-            largest_batch=largest_batch,
+            max_batch=max_batch,
             labels=card.classes if card else None,
             mean=card.mean if card else None,
             std=card.std if card else None,
@@ -93,6 +99,8 @@ class Description:
     @classmethod
     def from_json(cls, written: Mapping[str, str]) -> Description:
         """Return the description that :meth:`to_json` wrote."""
+        if "largest_batch" in written:  # of version 0.1
+            written = {**written, "max_batch": written["largest_batch"]}
         fields = {field.name: json.loads(written[field.name]) for field in dataclasses.fields(cls)}
         for name in ("input_shape", "labels", "mean", "std", "neighbours"):
             fields[name] = None if fields[name] is None else tuple(fields[name])
@@ -114,7 +122,7 @@ def describe(path: str | Path) -> Description:
         return Description.from_json(written)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(
-            f"path {str(path)!r} holds no description, so this package did not write it: export the model with "
+            f"path {str(path)!r} has no description, so this package did not write it: export the model with "
             "findtta.export."
         ) from error
 
@@ -130,7 +138,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def _written_in_onnx(path: Path) -> dict[str, str]:
-    onnx = import_extra("onnx")
+    onnx = require_export_extra("onnx")
     try:
         model = onnx.load(path)
     except Exception as error:  # protobuf has errors of its own

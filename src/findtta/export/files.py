@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,17 @@ import findtta
 from findtta._io import atomic_write
 from findtta.errors import OptionError
 from findtta.export.checking import TOLERANCE, Check, check
-from findtta.export.description import PREFIX, PT2_ENTRY, Description
-from findtta.export.problems import ExportError, first_line, import_extra, require_exportable
+from findtta.export.description import PREFIX, PT2_ENTRY, Description, require_export_extra
 from findtta.export.runtimes import open_described
-from findtta.export.tracing import LARGEST_BATCH, neighbour_nodes, program
+from findtta.export.tracing import (
+    MAX_BATCH,
+    ExportError,
+    first_line,
+    neighbour_nodes,
+    program,
+    require_exportable,
+)
+from findtta.options import require_int
 
 OPSET = 18
 OPSETS = range(18, 24)
@@ -32,7 +40,7 @@ def onnx(
     path: str | Path,
     *,
     images: Tensor | None = None,
-    largest_batch: int = LARGEST_BATCH,
+    max_batch: int = MAX_BATCH,
     opset: int = OPSET,
 ) -> Check:
     """Write an adapted model as an ONNX file, and check it in onnxruntime before it is put in place.
@@ -42,39 +50,31 @@ def onnx(
         example: A batch as the model gets it. All its sizes but the first are fixed in the file.
         path: The file to write, ending in ``.onnx``.
         images: Images to check the file on, besides random ones.
-        largest_batch: The largest batch the file has to serve.
+        max_batch: The largest batch that the file has to take.
         opset: The version of the ONNX operators, 18 to 23.
 
     Returns:
         How file and model compare, at several batch sizes.
 
     Raises:
-        ExportError: If the model cannot be exported, or the file does not do what the model does.
+        ExportError: If the model cannot be exported, or the file does not compute what the model computes.
         MissingExtraError: If onnx, onnxscript or onnxruntime is not installed.
     """
-    path = _writable(path, ".onnx")
-    _require_full_precision(example)
-    if isinstance(opset, bool) or opset not in OPSETS:
-        raise OptionError(f"opset must be a whole number from {OPSETS[0]} to {OPSETS[-1]}, got {opset!r}.")
+    require_int("opset", opset, OPSETS[0], OPSETS[-1])
     for module in ("onnx", "onnxscript", "onnxruntime"):
-        import_extra(module)
-    model = require_exportable(adapted)
-    traced = program(model, example, largest_batch=largest_batch)
-    written = _to_onnx(traced, opset)
-    description = Description.of(
-        model,
-        example,
-        largest_batch=largest_batch,
-        opset=opset,
-        neighbours=_neighbour_values(written, len(neighbour_nodes(traced))),
-    )
-    for name, value in description.to_json().items():
-        written.metadata_props.add(key=PREFIX + name, value=value)
-    import_extra("onnx").checker.check_model(written)
-    refuse_training_batch_norm(written)
-    with atomic_write(path) as partial:
-        partial.write_bytes(written.SerializeToString())
-        return _checked(partial, description, model, images)
+        require_export_extra(module)
+
+    def serialize(traced: ExportedProgram) -> tuple[Description, bytes]:
+        written = _to_onnx(traced, opset)
+        neighbours = _neighbour_values(written, len(neighbour_nodes(traced)))
+        description = Description.of(adapted, example, max_batch=max_batch, opset=opset, neighbours=neighbours)
+        for name, value in description.to_json().items():
+            written.metadata_props.add(key=PREFIX + name, value=value)
+        require_export_extra("onnx").checker.check_model(written)
+        refuse_training_batch_norm(written)
+        return description, written.SerializeToString()
+
+    return _write(adapted, example, path, ".onnx", images, max_batch, serialize)
 
 
 def pt2(
@@ -83,36 +83,52 @@ def pt2(
     path: str | Path,
     *,
     images: Tensor | None = None,
-    largest_batch: int = LARGEST_BATCH,
+    max_batch: int = MAX_BATCH,
 ) -> Check:
     """Write an adapted model as a ``.pt2`` file of torch.export, and check it before it is put in place.
 
-    Args:
-        adapted: What :func:`findtta.adapt` returned; it is not changed.
-        example: A batch as the model gets it. All its sizes but the first are fixed in the file.
-        path: The file to write, ending in ``.pt2``.
-        images: Images to check the file on, besides random ones.
-        largest_batch: The largest batch the file has to serve.
-
-    Returns:
-        How file and model compare, at several batch sizes.
-
-    Raises:
-        ExportError: If the model cannot be exported, or the file does not do what the model does.
+    Arguments, result and errors are those of :func:`onnx`; ``path`` ends in ``.pt2``.
     """
-    path = _writable(path, ".pt2")
-    _require_full_precision(example)
-    model = require_exportable(adapted)
-    traced = program(model, example, largest_batch=largest_batch)
-    description = Description.of(
-        model, example, largest_batch=largest_batch, opset=None, neighbours=neighbour_nodes(traced)
-    )
-    with atomic_write(path) as partial:
+
+    def serialize(traced: ExportedProgram) -> tuple[Description, bytes]:
+        neighbours = neighbour_nodes(traced)
+        description = Description.of(adapted, example, max_batch=max_batch, opset=None, neighbours=neighbours)
         # torch insists on the suffix, which a file that is being written does not have: to memory first.
         memory = io.BytesIO()
         torch.export.save(traced, memory, extra_files={PT2_ENTRY: json.dumps(description.to_json())})
-        partial.write_bytes(memory.getvalue())
-        return _checked(partial, description, model, images)
+        return description, memory.getvalue()
+
+    return _write(adapted, example, path, ".pt2", images, max_batch, serialize)
+
+
+def _write(
+    adapted: nn.Module,
+    example: Tensor,
+    path: str | Path,
+    suffix: str,
+    images: Tensor | None,
+    max_batch: int,
+    serialize: Callable[[ExportedProgram], tuple[Description, bytes]],
+) -> Check:
+    """Trace, write and check; what is written is kept only if it passes."""
+    path = Path(path)
+    if path.suffix != suffix:
+        raise OptionError(f"path must end in {suffix}, got {str(path)!r}.")
+    if not path.parent.is_dir():
+        raise OptionError(f"path: the folder {str(path.parent)!r} does not exist.")
+    if isinstance(example, Tensor) and example.dtype in (torch.float16, torch.bfloat16):
+        raise OptionError(
+            f"example is {example.dtype}, in which a file cannot be checked to {TOLERANCE:g}: export the model in "
+            "float32, and convert the convolutions of the file."
+        )
+    model = require_exportable(adapted)
+    description, content = serialize(program(model, example, max_batch=max_batch))
+    with atomic_write(path) as partial:
+        partial.write_bytes(content)
+        outcome = check(open_described(partial, description, torch.get_num_threads()), model, images)
+        if not outcome.passed:
+            raise ExportError(f"the file does not compute what the model computes, and is not kept:\n{outcome}")
+        return outcome
 
 
 def refuse_training_batch_norm(written: Any) -> None:
@@ -129,7 +145,7 @@ def refuse_training_batch_norm(written: Any) -> None:
 
 def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     try:
-        # torch tells on the way what it is doing, and warns about itself.
+        # torch prints its progress, and warns about itself.
         with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             converted = torch.onnx.export(
@@ -143,23 +159,23 @@ def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     except Exception as error:  # whatever torch raises, there is no file
         raise ExportError(f"torch.onnx cannot write the graph: {first_line(error.__cause__ or error)}") from error
     if converted is None:
-        raise ExportError("torch.onnx gave no graph.")
+        raise ExportError("torch.onnx returned no graph.")
     written = converted.model_proto
     got = next(entry.version for entry in written.opset_import if not entry.domain)
     if got != opset:
-        raise ExportError(f"opset {opset} was asked for, but torch.onnx gave {got}: ask for another.")
+        raise ExportError(f"opset {opset} was asked for, but torch.onnx wrote {got}: ask for another.")
     _forget_origin(written)
     return written
 
 
 def _forget_origin(written: Any) -> None:
-    """Remove what torch notes down about each node: half of the file, with paths of this machine in it."""
+    """Remove what torch records about each node: half of the file, with paths of this machine in it."""
     written.producer_name, written.producer_version = "findtta", findtta.__version__
     del written.metadata_props[:]
     graph = written.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
-    # Tools that change types or shapes, such as quantisers, trip over what the old ones were.
+    # Tools that change types or shapes, such as quantisers, fail on the recorded old ones.
     del graph.value_info[:]
     for node in graph.node:
         node.doc_string = ""
@@ -169,27 +185,3 @@ def _neighbour_values(written: Any, count: int) -> tuple[str, ...]:
     """Return the names of the values that hold first neighbours, or none if they cannot be told from others."""
     values = tuple(node.output[0] for node in written.graph.node if node.op_type == "ArgMax")
     return values if len(values) == count else ()
-
-
-def _checked(partial: Path, description: Description, model: nn.Module, images: Tensor | None) -> Check:
-    outcome = check(open_described(partial, description, torch.get_num_threads()), model, images)
-    if not outcome.passed:
-        raise ExportError(f"the file does not do what the model does, and is not kept:\n{outcome}")
-    return outcome
-
-
-def _require_full_precision(example: Tensor) -> None:
-    if isinstance(example, Tensor) and example.dtype in (torch.float16, torch.bfloat16):
-        raise OptionError(
-            f"example is {example.dtype}, in which no file can be checked to {TOLERANCE:g}: export the model in "
-            "float32, and convert the convolutions of the file."
-        )
-
-
-def _writable(path: str | Path, suffix: str) -> Path:
-    path = Path(path)
-    if path.suffix != suffix:
-        raise OptionError(f"path must end in {suffix}, got {str(path)!r}.")
-    if not path.parent.is_dir():
-        raise OptionError(f"path: the folder {str(path.parent)!r} does not exist.")
-    return path

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from findtta.errors import InputError, OptionError
-from findtta.export.description import Description, describe, existing_file
-from findtta.export.problems import import_extra
+from findtta.errors import InputError
+from findtta.export.description import Description, describe, existing_file, require_export_extra
+from findtta.options import require_int
 
 Array = NDArray[Any]
 
@@ -44,19 +44,19 @@ class Runtime(ABC):
         """
         return self._run(self._checked(images))
 
-    def watch(self, images: Array) -> tuple[Array, list[Array]]:
+    def run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
         """Return the logits of a batch, and the first neighbours that each layer chose, ``(rows,)`` each."""
-        return self._run_and_watch(self._checked(images))
+        return self._run_with_neighbours(self._checked(images))
 
     @abstractmethod
     def _run(self, images: Array) -> Array: ...
 
     @abstractmethod
-    def _run_and_watch(self, images: Array) -> tuple[Array, list[Array]]: ...
+    def _run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]: ...
 
     def _checked(self, images: Array) -> Array:
         images = np.asarray(images)
-        wanted, largest = self.description.input_shape, self.description.largest_batch
+        wanted, largest = self.description.input_shape, self.description.max_batch
         if not np.issubdtype(images.dtype, np.floating) or images.shape[1:] != wanted:
             raise InputError(
                 f"images must be floats of shape (batch, {', '.join(map(str, wanted))}), got "
@@ -65,7 +65,7 @@ class Runtime(ABC):
         if not 1 <= len(images) <= largest:
             raise InputError(
                 f"images must be a batch of 1 to {largest}, got {len(images)}: give several batches, or "
-                "export the model again with a larger largest_batch."
+                "export the model again with a larger max_batch."
             )
         return np.ascontiguousarray(images, dtype=self.description.dtype)
 
@@ -76,7 +76,7 @@ class OnnxRuntime(Runtime):
     Args:
         path: The file.
         description: What it says about itself.
-        threads: CPU threads, or None for all there are.
+        threads: Number of CPU threads; None for all cores.
     """
 
     def __init__(self, path: Path, description: Description, threads: int | None = None) -> None:
@@ -85,7 +85,7 @@ class OnnxRuntime(Runtime):
         self.session = self._open(str(path))
 
     def _open(self, model: str | bytes) -> Any:
-        onnxruntime = import_extra("onnxruntime")
+        onnxruntime = require_export_extra("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors only
         if self.threads is not None:
@@ -96,16 +96,16 @@ class OnnxRuntime(Runtime):
         return self.session.run(None, {self.session.get_inputs()[0].name: images})[0]
 
     @functools.cached_property
-    def _watched_session(self) -> Any:
-        onnx = import_extra("onnx")
+    def _neighbour_session(self) -> Any:
+        onnx = require_export_extra("onnx")
         model = onnx.load(self.path)
         kind = onnx.TensorProto.INT64
         for name in self.description.neighbours:
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
         return self._open(model.SerializeToString())
 
-    def _run_and_watch(self, images: Array) -> tuple[Array, list[Array]]:
-        session = self._watched_session
+    def _run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
+        session = self._neighbour_session
         logits, *neighbours = session.run(None, {session.get_inputs()[0].name: images})
         return logits, neighbours
 
@@ -128,25 +128,25 @@ class ProgramRuntime(Runtime):
         with torch.no_grad():
             return self.module(torch.from_numpy(images)).numpy()
 
-    def _run_and_watch(self, images: Array) -> tuple[Array, list[Array]]:
-        watcher = _Watcher(self.module, self.description.neighbours)
+    def _run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
+        recorder = _Recorder(self.module, self.description.neighbours)
         with torch.no_grad():
-            logits = watcher.run(torch.from_numpy(images))
-        return logits.numpy(), watcher.seen
+            logits = recorder.run(torch.from_numpy(images))
+        return logits.numpy(), recorder.values
 
 
-class _Watcher(fx.Interpreter):
+class _Recorder(fx.Interpreter):
     """Runs a graph, and keeps the values of some of its nodes."""
 
     def __init__(self, module: fx.GraphModule, names: tuple[str, ...]) -> None:
         super().__init__(module)
         self.names = set(names)
-        self.seen: list[Array] = []
+        self.values: list[Array] = []
 
     def run_node(self, node: fx.Node) -> Any:
         value = super().run_node(node)
         if node.name in self.names:
-            self.seen.append(value.numpy())
+            self.values.append(value.numpy())
         return value
 
 
@@ -155,7 +155,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime:
 
     Args:
         path: A ``.onnx`` file, which runs in onnxruntime, or a ``.pt2`` file, which runs in torch.
-        threads: CPU threads of onnxruntime (default: all there are); torch has a setting of its own.
+        threads: CPU threads of onnxruntime (default: all cores); torch has a setting of its own.
 
     Returns:
         A callable that takes a batch as a numpy array and returns its logits as one.
@@ -164,8 +164,8 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime:
         MissingExtraError: If onnx or onnxruntime is not installed.
         InputError: If the file is not there, or not written by this package.
     """
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise OptionError(f"threads must be a whole number of at least 1, or None, got {threads!r}.")
+    if threads is not None:
+        require_int("threads", threads)
     return open_described(existing_file(path), describe(path), threads)
 
 

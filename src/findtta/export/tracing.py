@@ -14,29 +14,53 @@ from torch.export import Dim, ExportedProgram
 from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
 from findtta.algorithms.find_star import SelectiveFABN
-from findtta.errors import InputError, OptionError
-from findtta.export.problems import ExportError, first_line, require_exportable
+from findtta.errors import FindTTAError, InputError
 from findtta.functional import partition
+from findtta.options import require_int
 
-LARGEST_BATCH = 1024
+MAX_BATCH = 1024
 _GROUPING_LAYERS = {f"{layer.__module__}.{layer.__qualname__}" for layer in (FABN, SelectiveFABN)}
 
 
-def program(adapted: nn.Module, example: Tensor, *, largest_batch: int = LARGEST_BATCH) -> ExportedProgram:
-    """Trace an adapted model into a graph that serves every batch size.
+class ExportError(FindTTAError, RuntimeError):
+    """A model cannot be exported, or the file does not compute what the model computes."""
+
+
+def require_exportable(adapted: nn.Module) -> Adapted:
+    """Return the adapted model, or raise an error that says why it cannot become a fixed graph."""
+    adapted = getattr(adapted, "_orig_mod", adapted)
+    if not isinstance(adapted, Adapted):
+        raise ExportError(
+            f"adapted must be what findtta.adapt returned, got a {type(adapted).__name__}. To export the "
+            "source model, adapt it with method 'source'."
+        )
+    problem = adapted.export_problem()
+    if problem is not None:
+        raise ExportError(f"adapted cannot be exported: {problem}")
+    if adapted.warm_up_left:
+        total = adapted.warm_up_batches(adapted.options)
+        raise ExportError(
+            f"adapted cannot be exported yet: {adapted.name} warms up on its first {total} batches "
+            f"({adapted.warm_up_option}={total}), and {adapted.warm_up_left} of them are left. Run it on batches "
+            "like those it is meant for first (on the command line: --data NAME)."
+        )
+    return adapted
+
+
+def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) -> ExportedProgram:
+    """Trace an adapted model into a graph that takes every batch size.
 
     Args:
         adapted: What :func:`findtta.adapt` returned; it is copied, and never changed.
         example: A batch as the model gets it. All its sizes but the first are fixed in the graph.
-        largest_batch: The largest batch the graph has to serve. Each doubling costs one small operation per
+        max_batch: The largest batch that the graph has to take. Each doubling costs one small operation per
             layer that makes groups.
 
     Returns:
         The program; ``.module()`` is called like the model.
 
     Raises:
-        ExportError: If the method learns as it predicts, FIND* is still in its cold start, or torch cannot
-            trace the model.
+        ExportError: If the method learns from every batch, has not warmed up, or torch cannot trace the model.
 
     Example:
         >>> import torch, findtta
@@ -46,19 +70,18 @@ def program(adapted: nn.Module, example: Tensor, *, largest_batch: int = LARGEST
         torch.Size([5, 4, 6, 6])
     """
     model = require_exportable(adapted)
-    if isinstance(largest_batch, bool) or not isinstance(largest_batch, int) or largest_batch < 2:
-        raise OptionError(f"largest_batch must be a whole number of at least 2, got {largest_batch!r}.")
-    example = traceable_example(example)
+    require_int("max_batch", max_batch, 2)
+    example = _traceable(example)
     copied = copy.deepcopy(model).requires_grad_(False)
-    _fit_jumps(copied, example, largest_batch)
+    _fit_jumps(copied, example, max_batch)
     try:
-        # Without gradients from the start, or all the graph would lie in a subgraph that turns them off.
+        # Without gradients from the start, or the whole graph would lie in a subgraph that turns them off.
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # of torch, about itself
             traced = torch.export.export(
                 _OneInput(copied),
                 (example,),
-                dynamic_shapes=({0: Dim("batch", min=1, max=largest_batch)},),
+                dynamic_shapes=({0: Dim("batch", min=1, max=max_batch)},),
                 strict=False,
             )
     except Exception as error:  # whatever torch raises, there is no graph
@@ -70,14 +93,21 @@ def program(adapted: nn.Module, example: Tensor, *, largest_batch: int = LARGEST
 
 def neighbour_nodes(traced: ExportedProgram) -> tuple[str, ...]:
     """Return the names of the graph's values that hold first neighbours, in the order of the layers."""
-    return tuple(
-        node.name
-        for node in traced.graph.nodes
-        if node.target is torch.ops.aten.argmax.default and _is_inside_layer(node)
-    )
+
+    def is_inside_layer(node: torch.fx.Node) -> bool:
+        # Entries are (path, name of the class); a model may use argmax for reasons of its own.
+        return any(kind in _GROUPING_LAYERS for _, kind in node.meta.get("nn_module_stack", {}).values())
+
+    argmax = torch.ops.aten.argmax.default
+    return tuple(node.name for node in traced.graph.nodes if node.target is argmax and is_inside_layer(node))
 
 
-def traceable_example(example: Tensor) -> Tensor:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, without the pages that torch appends."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _traceable(example: Tensor) -> Tensor:
     """Return the example as a trace can use it: a batch of one would fix the batch size to one."""
     if not isinstance(example, Tensor) or not example.is_floating_point() or example.ndim < 2 or not len(example):
         got = (
@@ -101,8 +131,8 @@ class _OneInput(nn.Module):
         return logits
 
 
-def _fit_jumps(model: Adapted, example: Tensor, largest_batch: int) -> None:
-    """Let layers walk no longer than the largest batch requires; in place."""
+def _fit_jumps(model: Adapted, example: Tensor, max_batch: int) -> None:
+    """Let layers follow chains of neighbours no longer than the largest batch requires; in place."""
     rows: dict[FABN, int] = {}
 
     def counting(layer: FABN, features: Tensor) -> Tensor:
@@ -115,15 +145,10 @@ def _fit_jumps(model: Adapted, example: Tensor, largest_batch: int) -> None:
     outputs = model(example)
     if not isinstance(outputs, Tensor):
         raise ExportError(
-            f"the model must give one tensor to be exported, but gives a {type(outputs).__name__}: wrap it in a "
-            "module that returns the logits."
+            f"the model must return one tensor to be exported, but returns a {type(outputs).__name__}: wrap it in "
+            "a module that returns the logits."
         )
     for layer in layers:
         # A layer may see several rows per image, such as windows.
         per_image = math.ceil(rows.get(layer, len(example)) / len(example))
-        layer.partition = functools.partial(partition, traced_batch=largest_batch * per_image)
-
-
-def _is_inside_layer(node: torch.fx.Node) -> bool:
-    # Entries are (path, name of the class); a model may use argmax for reasons of its own.
-    return any(kind in _GROUPING_LAYERS for _, kind in node.meta.get("nn_module_stack", {}).values())
+        layer.partition = functools.partial(partition, traced_batch=max_batch * per_image)

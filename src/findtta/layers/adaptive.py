@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, normalize
 from findtta.functional._precision import as_dtype, widen
 
-# Layers with one of these forwards normalise and do nothing else.
+# Layers with one of these forwards only normalise.
 PLAIN_FORWARDS = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
@@ -39,6 +39,9 @@ class AdaptiveNorm(nn.Module):
         norm: The BatchNorm layer to stand in for; it is kept, and never changed.
     """
 
+    #: Whether :meth:`statistics` takes the layer's input as a third argument, ``features``.
+    needs_features: ClassVar[bool] = False
+
     norm: nn.Module
 
     def __init__(self, norm: nn.Module) -> None:
@@ -53,32 +56,13 @@ class AdaptiveNorm(nn.Module):
         """Choose the statistics to normalise with.
 
         Args:
-            mean: Instance means of the layer's input, ``(B, C)``.
+            mean: Instance means of the layer's input, ``(B, C)``, in float32 or float64.
             variance: Instance variances, ``(B, C)``.
 
         Returns:
             Mean and variance, ``(C,)`` for the whole batch or ``(B, C)`` per sample.
         """
         raise NotImplementedError
-
-    def statistics_for(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the statistics for a feature map; override it where instance moments are not enough.
-
-        Args:
-            features: The layer's input, ``(B, C, *spatial)``, in float32 or float64.
-
-        Returns:
-            Mean and variance, as :meth:`statistics` gives them.
-        """
-        mean, variance = instance_moments(features)
-        self.observe(mean, variance)
-        return self.statistics(mean, variance)
-
-    def observe(self, mean: Tensor, variance: Tensor) -> None:
-        """Tell the observers the instance moments of the batch at hand."""
-        if not torch.compiler.is_compiling():
-            for observer in self.observers:
-                observer(mean, variance)
 
     def source_statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the statistics the original layer would use, ``(C,)`` each.
@@ -98,7 +82,10 @@ class AdaptiveNorm(nn.Module):
         """Forget what was learned or recorded from earlier batches; most layers keep nothing."""
 
     def describe(self) -> dict[str, Any]:
-        """Return this layer's columns of the report: ``groups``, ``score``, ``split``."""
+        """Return this layer's columns of the report: ``groups``, ``score``, ``split``.
+
+        Numbers may be scalar tensors, so that describing a layer never waits for the device.
+        """
         return {}
 
     def forward(self, input: Tensor) -> Tensor:
@@ -120,7 +107,12 @@ class AdaptiveNorm(nn.Module):
         if features.shape[0] == 0:
             return features.clone()
         wide = widen(features)
-        mean, variance = self.statistics_for(wide)
+        mean, variance = instance_moments(wide)
+        if not torch.compiler.is_compiling():
+            for observer in self.observers:
+                observer(mean, variance)
+        more = (wide,) if self.needs_features else ()
+        mean, variance = self.statistics(mean, variance, *more)
         # A widened copy is ours to overwrite; the input itself only where it was proven safe.
         overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
         # With the original statistics, take the original's own path, so that results are equal to the bit.

@@ -44,6 +44,8 @@ def find_sole_readers(model: nn.Module) -> set[str]:
     if arguments is None:
         return set()
     tracer = _Tracer()
+    collecting = gc.isenabled()
+    gc.disable()  # so that what the trace leaves behind is still young, and quickly collected
     try:
         # A trace runs the model's own code on placeholders, which it may cache: trace a copy, with
         # the parameters shared.
@@ -52,9 +54,12 @@ def find_sole_readers(model: nn.Module) -> set[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = tracer.trace(skeleton, arguments)
+        kept = tracer.nodes_still_held()
     except Exception:  # any failure to trace means no proof, and nothing to reuse
         return set()
-    kept = tracer.nodes_still_held()
+    finally:
+        if collecting:
+            gc.enable()
     modules = dict(model.named_modules())
     sole: set[str] = set()
     shared_inputs: set[str] = set()
@@ -76,7 +81,7 @@ def _is_fresh(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 
 
 class _TensorProxy(fx.Proxy):
-    # A model that asks whether its input is a tensor must hear the truth.
+    # A model that asks whether its input is a tensor must take the path that it takes for tensors.
     __class__ = property(lambda self: torch.Tensor)
 
 
@@ -94,8 +99,8 @@ class _Tracer(fx.Tracer):
         return a.node if type(a) is _TensorProxy else super().create_arg(a)
 
     def nodes_still_held(self) -> set[fx.Node]:
-        """Nodes whose value the model has put away somewhere, to read it later."""
-        gc.collect()
+        """Nodes whose value the model keeps somewhere, to read it later."""
+        gc.collect(0)
         return {proxy.node for reference in self.proxies if (proxy := reference()) is not None}
 
 

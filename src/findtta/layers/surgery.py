@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from findtta.layers.adaptive import (
 )
 from findtta.layers.reuse import find_sole_readers
 
-# Shape of a small input for each kind, to try out layers whose forward we do not know.
+# Shape of a small input for each kind of layer, to probe layers that have a forward of their own.
 PROBE_SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 3), nn.BatchNorm3d: (3, 3, 3)}
 
 
@@ -87,13 +87,17 @@ def _problem(norm: nn.Module) -> str | None:
 
 
 def replace_norms(
-    model: nn.Module, make_layer: Callable[[nn.Module], AdaptiveNorm], *, reuse_buffers: bool
+    model: nn.Module,
+    sites: Sequence[NormSite],
+    make_layer: Callable[[nn.Module], AdaptiveNorm],
+    *,
+    reuse_buffers: bool,
 ) -> tuple[nn.Module, ReusePermit]:
-    """Put an adaptive layer in the place of every BatchNorm layer of ``model``.
+    """Put an adaptive layer in the place of BatchNorm layers of a model.
 
     Args:
-        model: The model, which :func:`require_adaptable` accepts; changed in place. It must be in
-            evaluation mode.
+        model: The model, in evaluation mode; changed in place.
+        sites: The layers to replace, as :func:`adaptable_norms` found them in this model.
         make_layer: Builds the adaptive layer around a BatchNorm layer.
         reuse_buffers: Let layers write over inputs that provably nothing else reads.
 
@@ -101,7 +105,6 @@ def replace_norms(
         The model (a new module only if the model is itself a BatchNorm layer), and the permit that
         allows reuse while it is open.
     """
-    sites = find_norms(model)
     sole_readers = find_sole_readers(model) if reuse_buffers else set()
     permit = ReusePermit()
     layers: dict[nn.Module, nn.Module] = {}
@@ -134,8 +137,8 @@ def _swap(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
     return model
 
 
-def require_adaptable(model: nn.Module) -> None:
-    """Raise unless the model has BatchNorm layers, and all of them can be adapted."""
+def adaptable_norms(model: nn.Module) -> list[NormSite]:
+    """List the BatchNorm layers of a model; raise if there are none, or some cannot be adapted."""
     sites = find_norms(model)
     refused = [site for site in sites if site.problem]
     if refused:
@@ -143,6 +146,7 @@ def require_adaptable(model: nn.Module) -> None:
         raise UnsupportedModelError("these BatchNorm layers cannot be adapted:\n" + "\n".join(lines))
     if not sites:
         raise UnsupportedModelError(explain_missing_norms(model))
+    return sites
 
 
 def explain_missing_norms(model: nn.Module) -> str:

@@ -25,7 +25,7 @@ import findtta
 from findtta._extras import require
 from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
-from findtta.algorithms.gradient import GradientAdapted
+from findtta.algorithms.learning import GradientAdapted
 from findtta.bench import Plan
 from findtta.bench.cost import interleaved_seconds
 from findtta.bench.executors import Processes, Task

@@ -4,7 +4,6 @@ Each takes the instance means of one layer, ``(B, C)``, and returns one label pe
 FIND* take any of them by name: ``findtta.adapt(model, "find", partitioner="kmeans")``.
 """
 
-from findtta.partitioners.base import Partitioner
-from findtta.partitioners.registry import make_partitioner, partitioner_names, partitioners
+from findtta.partitioners.base import Partitioner, make_partitioner, partitioner_names, partitioners
 
 __all__ = ["Partitioner", "make_partitioner", "partitioner_names", "partitioners"]

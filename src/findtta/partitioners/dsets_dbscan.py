@@ -27,8 +27,8 @@ class DSetsDBSCAN(NoisyHostPartitioner):
     name = "dsets-dbscan"
     summary = "dominant sets of similar samples, each extended by DBSCAN"
 
-    min_points: int = option(3, "neighbours that make a sample dense")
-    tolerance: float = option(1e-4, "how exactly a dominant set is found")
+    min_points: int = option(3, "number of neighbours that make a sample dense")
+    tolerance: float = option(1e-4, "distance from the equilibrium at which the search for a dominant set stops")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,7 +38,7 @@ class DSetsDBSCAN(NoisyHostPartitioner):
     def cluster(self, points: Points) -> Labels:
         table = distances(points)
         if not table.any():
-            return np.zeros(len(points), dtype=np.int64)  # all the same: no scale to compare by
+            return np.zeros(len(points), dtype=np.int64)  # all the same: there is no length scale
         similarity = equalize(np.exp(-table / table.mean()))
         with np.errstate(divide="ignore"):
             dissimilarity = -np.log(similarity)
@@ -50,18 +50,11 @@ class DSetsDBSCAN(NoisyHostPartitioner):
             if members.sum() <= self.min_points:
                 break
             labels[extend(members, dissimilarity, free, self.min_points)] = labels.max() + 1
-        return self.place_noise(labels)
+        return labels
 
 
 def equalize(similarity: Points) -> Points:
-    """Spread similarities evenly over 0 to 1, as a histogram of 100 bins tells their ranks.
-
-    Args:
-        similarity: Symmetric table, ``(n, n)``.
-
-    Returns:
-        The table of equalised similarities, with 1 on the diagonal.
-    """
+    """Equalise the histogram (of 100 bins) of a symmetric table of similarities, ``(n, n)``; 1 on the diagonal."""
     pairs = ~np.eye(len(similarity), dtype=bool)
     values = similarity[pairs]
     width = values.max() - values.min()

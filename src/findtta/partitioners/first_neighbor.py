@@ -1,21 +1,86 @@
-"""The paper's own: components of the graph of first neighbours (LFD)."""
+"""The paper's own partitioner (LFD), and controls that show what its groups contribute.
+
+All but ``random`` run on the device and can be part of a fixed graph.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from findtta.functional import partition
-from findtta.partitioners.base import Partitioner
+from findtta.options import option
+from findtta.partitioners.base import Partitioner, is_usable, outside_graphs
 
 
 @dataclass(frozen=True)
 class FirstNeighbor(Partitioner):
-    """Samples joined by first neighbours share a group."""
+    """Samples connected by first neighbours share a group."""
 
     name = "first-neighbor"
-    summary = "samples that are joined by first neighbours (LFD, the paper's own)"
+    summary = "samples that are connected by first neighbours (LFD, the paper's own)"
 
     def __call__(self, features: Tensor) -> Tensor:
         return partition(features)
+
+
+@dataclass(frozen=True)
+class WholeBatch(Partitioner):
+    """The whole batch is one group: FIND becomes alpha-BN with FIND's alpha."""
+
+    name = "none"
+    summary = "control: the whole batch is one group (alpha-BN)"
+
+    def __call__(self, features: Tensor) -> Tensor:
+        index = torch.arange(features.shape[0], device=features.device)
+        usable = is_usable(features)
+        # The lowest usable index; before it there are poisoned samples only, which stay alone.
+        first = torch.where(usable, index, features.shape[0]).cummin(0).values
+        return torch.where(usable, first[-1:], index)
+
+
+@dataclass(frozen=True)
+class Instance(Partitioner):
+    """Every sample is a group: FIND becomes instance statistics blended with the source's."""
+
+    name = "instance"
+    summary = "control: every sample is a group (instance statistics)"
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return torch.arange(features.shape[0], device=features.device)
+
+
+@dataclass(frozen=True)
+class Random(Partitioner):
+    """Groups of the same sizes as LFD's, with members exchanged by a random permutation.
+
+    What FIND gains over this control comes from *which* samples share a group; the rest comes from the
+    sizes of the groups. The permutation depends on the seed and the number of samples only: it is the same
+    in every layer, so that what groups of different layers have in common under LFD they also have here.
+    """
+
+    name = "random"
+    summary = "control: groups as large as LFD's, of samples drawn at random"
+    exportable = False  # a graph cannot draw from a generator of its own
+
+    seed: int = option(0, "seed of the permutation")
+
+    def __post_init__(self) -> None:
+        self.require_seed("seed")
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return outside_graphs(self._label, features)
+
+    def _label(self, features: Tensor) -> Tensor:
+        labels = partition(features)
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = torch.randperm(len(labels), generator=generator).to(features.device)
+        # Poisoned samples come last in both orders, so that they take nobody's place.
+        usable = is_usable(features)
+        index = torch.arange(len(labels), device=features.device)
+        here = torch.where(usable, index, index + len(labels)).argsort()
+        there = torch.where(usable, drawn, index + len(labels)).argsort()
+        moved = torch.zeros_like(index).scatter(0, here, there)
+        return torch.zeros_like(index).scatter(0, moved, moved[labels])

@@ -1,7 +1,7 @@
 """Robust continuous clustering (Shah and Koltun, PNAS 2017).
 
-Every sample has a representative; neighbours pull their representatives together with a force that
-gives way where they are far apart, and representatives that end up close make a group.
+Every sample has a representative; neighbouring representatives attract each other with a force that
+vanishes where they are far apart, and representatives that end up close make a group.
 
 The paper calls this row of its table RccCluster, which is the name of an implementation of this
 algorithm, but cites another one (recursive consensus clustering). This is the first of the two.
@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from findtta._extras import require
 from findtta.options import option
-from findtta.partitioners.host import HostPartitioner, Labels, Points, connected_components, distances
+from findtta.partitioners.host import HostPartitioner, Labels, Points, distances
 
 EPSILON = 1e-5  # keeps square roots away from 0
 NEGLIGIBLE = 0.01  # edges shorter than this, per square root of a channel, say nothing about scale
@@ -38,25 +39,34 @@ class RobustContinuous(HostPartitioner):
     summary = "robust continuous clustering: representatives that move together"
     library_defaults: ClassVar[Mapping[str, Any]] = {"neighbours": 10, "threshold": 1.0, "metric": "euclidean"}
 
-    neighbours: int = option(10, "samples are joined if each is among this many nearest of the other")
-    threshold: float = option(1.0, "representatives closer than this many radii share a group")
+    neighbours: int = option(
+        10, "two samples are connected if each is among this many nearest neighbours of the other"
+    )
+    threshold: float = option(1.0, "representatives closer than this multiple of the radius share a group")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive_int("neighbours")
         self.require_at_least_zero("threshold")
+        scipy_graphs()
 
     def cluster(self, points: Points) -> Labels:
         first, second = edges(distances(points), self.neighbours)
         representatives, radius = represent(points, (first, second))
         close = _lengths(representatives, (first, second)) <= self.threshold * radius
         joined = np.zeros((len(points), len(points)), dtype=bool)
-        joined[first[close], second[close]] = joined[second[close], first[close]] = True
-        return connected_components(joined)
+        joined[first[close], second[close]] = True
+        labels: Labels = scipy_graphs().connected_components(joined, directed=False)[1]
+        return labels
+
+
+def scipy_graphs() -> Any:
+    """Import scipy's graph functions."""
+    return require("scipy.sparse.csgraph", "cluster", "partitioner 'rcc'")
 
 
 def edges(table: Points, neighbours: int) -> Edges:
-    """Pairs of mutual nearest neighbours, and a spanning tree of all pairs of nearest neighbours.
+    """Pairs of mutual nearest neighbours, and a minimum spanning forest of all pairs of nearest neighbours.
 
     Args:
         table: Distances, ``(n, n)``.
@@ -71,32 +81,11 @@ def edges(table: Points, neighbours: int) -> Edges:
     nearest = np.argsort(others, axis=1, kind="stable")[:, :count]
     points_at = np.zeros(table.shape, dtype=bool)
     np.put_along_axis(points_at, nearest, True, axis=1)
-    tree = spanning_forest(np.where(points_at | points_at.T, table, np.inf))
-    first, second = np.nonzero(np.triu((points_at & points_at.T) | tree))
+    # Ranks of the distances instead of distances: scipy takes an edge of length 0 for none.
+    ranks = np.unique(table, return_inverse=True)[1].reshape(table.shape) + 1
+    tree = scipy_graphs().minimum_spanning_tree(np.where(points_at | points_at.T, ranks, 0)).toarray() > 0
+    first, second = np.nonzero(np.triu((points_at & points_at.T) | tree | tree.T))
     return first, second
-
-
-def spanning_forest(weights: Points) -> NDArray[np.bool_]:
-    """Edges of a minimum spanning tree, one per connected part, as a symmetric table.
-
-    Args:
-        weights: Symmetric weights, ``(n, n)``, infinite where there is no edge.
-    """
-    count = len(weights)
-    tree = np.zeros((count, count), dtype=bool)
-    outside = np.ones(count, dtype=bool)
-    best, link = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    for _ in range(count):
-        reachable = np.where(outside, best, np.inf)
-        node = int(reachable.argmin())
-        if np.isinf(reachable[node]):
-            node = int(outside.argmax())  # the next part begins
-        else:
-            tree[node, link[node]] = tree[link[node], node] = True
-        outside[node] = False
-        closer = outside & (weights[node] < best)
-        best[closer], link[closer] = weights[node, closer], node
-    return tree
 
 
 def represent(points: Points, pairs: Edges) -> tuple[Points, float]:

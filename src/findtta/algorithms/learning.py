@@ -2,7 +2,7 @@
 
 They train the affine parameters of the BatchNorm layers, in a copy of the user's model, with one
 optimizer that lives as long as the stream. A method says how it learns from one batch
-(:meth:`GradientAdapted.learn`); the rest is here: presets, a safe optimizer step, reset, saving.
+(:meth:`GradientAdapted.learn`); everything else is here: a safe optimizer step, reset, saving.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from findtta.algorithms.tbn import BatchStatisticsNorm
 from findtta.collapse import Collapse, CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.layers.surgery import NormSite
 from findtta.options import Options
 
 
 class Snapshot(nn.Module):
-    """A copy of some tensors, kept as buffers, so that it is saved and moved with its parent."""
+    """A copy of tensors, kept as buffers, so that it is saved and moved with its parent."""
 
     def __init__(self, tensors: Iterable[Tensor], *, persistent: bool = True) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Snapshot(nn.Module):
 
     @torch.no_grad()
     def copy_to(self, tensors: Iterable[Tensor]) -> None:
-        """Write the kept values into ``tensors``, which come in the order they were kept in."""
+        """Write the kept values into ``tensors``, given in the order in which they were kept."""
         for kept, tensor in zip(self.buffers(), tensors, strict=True):
             tensor.copy_(kept)
 
@@ -42,8 +43,9 @@ class Snapshot(nn.Module):
 class GradientAdapted(Adapted):
     """A model that learns from every batch it is given.
 
-    Subclasses define :meth:`learn`; those that keep more than parameters extend :meth:`changing`
-    (tensors), or :meth:`memory` and :meth:`load_memory` (anything else), and :meth:`reset`.
+    Subclasses define :meth:`learn`; those that keep more than parameters create it in :meth:`prepare`, and
+    extend :meth:`changing` (tensors), or :meth:`memory` and :meth:`load_memory` (anything else), and
+    :meth:`reset`.
     """
 
     options_type: ClassVar[type[Options]] = GradientOptions
@@ -53,38 +55,40 @@ class GradientAdapted(Adapted):
     passes = Cost(forward=1, backward=1)
 
     def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
-        assert isinstance(options, GradientOptions)
+        super().__init__(model, options, reuse_buffers=reuse_buffers)
+        self.required_grad = {name: p.requires_grad for name, p in self.model.named_parameters()}
+        self.model.requires_grad_(False)
+        learner = self.make_learner()
+        trained = [learner.get_parameter(name) for name in self.trained_names]
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        self.optimizer = self.make_optimizer(trained)
+        self.source = Snapshot(self.changing())
+
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
         if any(parameter.is_inference() for parameter in model.parameters()):
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) has parameters made in inference mode, which cannot be trained: "
                 "build, load and adapt the model outside torch.inference_mode()."
             )
-        super().__init__(model, options.resolve(model), reuse_buffers=reuse_buffers)
-        self.required_grad = {name: p.requires_grad for name, p in self.model.named_parameters()}
-        trained = self.parameters_to_train()
-        if not trained:
-            super().restore()  # a model adapted in place is given back as it was
+        self.options = self.options.resolve(model)
+        #: Names of the parameters that are trained, in the order of the optimizer.
+        self.trained_names = self.names_to_train(model, sites)
+        if not self.trained_names:
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) has no BatchNorm layer with a trainable weight or bias that "
                 f"method {self.name!r} may change (skip_layers={self.options.skip_layers!r})."
             )
-        self.model.requires_grad_(False)
-        for parameter in trained.values():
-            parameter.requires_grad_(True)
-        self.trained_names = list(trained)
-        self.optimizer = self.make_optimizer(list(trained.values()))
-        self.source = Snapshot(self.changing())
         #: Random numbers of the methods that draw; always on the CPU, so that draws are the same everywhere.
         self.generator = torch.Generator()
+        self._seed_generator()
         self.guard = CollapseGuard()
-        self.warned = False  # about the batch at hand: one warning is enough
-        #: Which samples of the last batch passed the first selection, and which all, ``(B,)`` each, for
-        #: methods that select.
+        self.warned = False  # about the current batch: one warning is enough
+        #: For methods that select samples: which of the last batch passed the first test, and which all, ``(B,)``.
         self.reliable: Tensor | None = None
         self.selected: Tensor | None = None
-        self._seed_generator()
 
-    # What a method chooses.
+    # For methods to define.
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return BatchStatisticsNorm(norm)
@@ -105,17 +109,21 @@ class GradientAdapted(Adapted):
         with torch.no_grad():
             return self.logits(inputs)
 
-    def parameters_to_train(self) -> dict[str, nn.Parameter]:
-        """Return the parameters to train by name: weight and bias of every adapted layer not skipped."""
+    def names_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
+        """Name the parameters to train: by default weight and bias of every BatchNorm layer not skipped."""
         # By parameter first: layers may share one, and an optimizer must not get it twice.
         names = {
-            parameter: f"{name}.{part}"
-            for name, layer in self.layers()
-            if not any(skipped in name for skipped in self.options.skip_layers)
-            for part, parameter in layer.norm.named_parameters(recurse=False)
+            parameter: f"{site.name}.{part}"
+            for site in sites
+            if not any(skipped in site.name for skipped in self.options.skip_layers)
+            for part, parameter in site.module.named_parameters(recurse=False)
             if part in ("weight", "bias")
         }
-        return {name: parameter for parameter, name in names.items()}
+        return list(names.values())
+
+    def make_learner(self) -> nn.Module:
+        """Return the module whose parameters are trained: by default the model itself."""
+        return self.model
 
     def make_optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the optimizer the options ask for."""
@@ -137,23 +145,24 @@ class GradientAdapted(Adapted):
         return list(self.trained.values())
 
     def memory(self) -> dict[str, Any]:
-        """Return what is remembered besides tensors of the model, to be saved (plain types and tensors)."""
+        """Return the state besides tensors of the model, to be saved (plain types and tensors)."""
         return {"optimizer": self.optimizer.state_dict(), "generator": self.generator.get_state()}
 
     def load_memory(self, memory: dict[str, Any]) -> None:
-        """Take over what :meth:`memory` returned; the argument is a copy of ours to keep."""
+        """Take over what :meth:`memory` returned; the argument is a copy that may be kept."""
         self.optimizer.load_state_dict(memory["optimizer"])
         self.generator.set_state(memory["generator"].cpu())
 
-    # What methods use.
+    # For methods to use.
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name."""
-        return dict(zip(self.trained_names, self.optimizer.param_groups[0]["params"], strict=True))
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return dict(zip(self.trained_names, parameters, strict=True))
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Run the model on a batch and make sure that what it returns are logits."""
+        """Run the model on a batch, and raise unless it returns logits."""
         logits = self.run(inputs)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
             came = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -190,14 +199,14 @@ class GradientAdapted(Adapted):
         loss.backward()
         gradients = [parameter.grad for parameter in self.trained.values() if parameter.grad is not None]
         norms = [norm.to(loss.device, loss.dtype) for norm in torch._foreach_norm(gradients)] if gradients else []
-        # One number to wait for: the sum is finite only if everything is.
+        # One transfer from the device: the sum is finite only if every term is.
         if torch.stack([loss.detach(), *norms]).sum().isfinite():
             return True
         self.warn_skipped("the loss or its gradient is not finite")
         return False
 
     def warn_skipped(self, reason: str, what: str = "this batch") -> None:
-        """Warn that a batch, or some of it, is not learned from."""
+        """Warn that a batch, or a part of it, is not learned from."""
         self.warned = True
         warnings.warn(
             f"method {self.name!r} did not learn from {what}: {reason}. What was learned before is kept.",
@@ -205,7 +214,7 @@ class GradientAdapted(Adapted):
             stacklevel=2,
         )
 
-    # What the user sees.
+    # For the user.
 
     @property
     def cost(self) -> Cost:
@@ -214,7 +223,6 @@ class GradientAdapted(Adapted):
 
     @property
     def collapse(self) -> Collapse | None:
-        """Whether predictions have collapsed, since which batch and why; None if they have not."""
         return self.guard.verdict()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -294,3 +302,8 @@ class GradientAdapted(Adapted):
                 if isinstance(value, Tensor) and key != "step":
                     state[key] = fn(value)
         return self
+
+
+def moving_average(average: Any, value: Any, kept: float = 0.9) -> Any:
+    """Move an average, a number or a tensor, towards a value; without an average so far, it is the value."""
+    return value if average is None else kept * average + (1 - kept) * value
