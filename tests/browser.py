@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, driven by Playwright; without one, the tests that need it are skipped."""
+"""A headless Chromium for tests of pages, driven by Playwright; without one, tests that need it are skipped."""
 
 import os
 import shutil
@@ -57,8 +57,8 @@ def page(browser: Any, **options: Any) -> Iterator[Any]:
             ``java_script_enabled=False``, ... (see Playwright's ``Browser.new_context``).
 
     Yields:
-        A ``playwright.sync_api.Page`` with two more attributes: ``complaints``, errors of scripts and messages on the
-        console (the block may clear those that it expects), and ``requests``, the addresses it asked for.
+        A ``playwright.sync_api.Page`` with two more attributes: ``complaints``, errors of scripts and messages on
+        the console (the block may clear those that it expects), and ``requests``, the addresses it asked for.
     """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(30_000)

@@ -246,6 +246,7 @@ def _svg(
         The element; ``data-x`` and ``data-y`` have the ends of the axes, so that the script can read values back.
     """
     matplotlib, ticker = (require(name, "report", _PURPOSE) for name in ("matplotlib", "matplotlib.ticker"))
+    label = clean(label)
     ends: dict[str, str] = {}
 
     def draw(figure: Any) -> None:
