@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import shutil
@@ -5,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small import HERE, measured, save_weights, spec
 
 import findtta
@@ -14,7 +16,7 @@ from findtta.bench.cost import PeakMemory
 from findtta.bench.evaluate import failure
 from findtta.data.open import load
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
-from findtta.models import build
+from findtta.models import build, preprocessing_of
 from findtta.models.weights import write_weights
 
 
@@ -127,6 +129,23 @@ def test_the_digest_depends_on_the_normalization_of_the_input(tmp_path):
     assert usual == cifar != half
 
 
+def test_images_of_several_sizes_are_preprocessed_as_the_model_says_and_the_digest_depends_on_it(tmp_path):
+    for number in range(8):
+        folder = tmp_path / "photos" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40 + number, 48), (number * 20, 90, 40)).save(folder / f"{number}.png")
+    plans = []
+    for crop in (1.0, 0.5):
+        model = build("resnet20", num_classes=2)
+        card = dataclasses.replace(model.card, image_size=32, crop=crop)
+        write_weights(tmp_path / f"{crop}.safetensors", model.net.state_dict(), card)
+        settings = {"data": str(tmp_path / "photos"), "data_options": {}, "batch_size": 4}
+        plans.append(Planner().plan(spec(model=str(tmp_path / f"{crop}.safetensors"), **settings)))
+    assert [plan.dataset.preprocessing for plan in plans] == [preprocessing_of(plan.model) for plan in plans]
+    assert plans[0].dataset.image_size == (32, 32)
+    assert plans[0].config["data"]["identity"] != plans[1].config["data"]["identity"]
+
+
 def test_what_is_given_as_the_default_is_the_same_run():
     assert digest(options={"alpha": 0.8}) == digest()
     assert digest(stream="crossmix", seed=0) == digest()
@@ -212,7 +231,7 @@ def test_a_failure_keeps_the_type_and_the_message():
         ({"stream": "crossmx"}, UnknownNameError, "Did you mean 'crossmix'"),
         ({"stream": "wild:deta=1"}, UnknownNameError, "Did you mean 'delta'"),
         ({"data": "shape"}, UnknownNameError, "Did you mean 'shapes'"),
-        ({"data_options": {"count": "many"}}, OptionError, "data_options do not fit 'shapes'"),
+        ({"data_options": {"count": "many"}}, OptionError, "count must be a whole number"),
         ({"domains": ("fgo",)}, UnknownNameError, "has no 'fgo@5'"),
         ({"severity": 7}, UnknownNameError, "has no 'brightness@7'"),
         ({"batch_size": 64}, OptionError, "batch_size must be at most the number of samples"),

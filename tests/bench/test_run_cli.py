@@ -114,7 +114,7 @@ def card_weights(path: Path, offset: float) -> Path:
 def test_a_model_as_good_as_its_card_says_goes_on(tmp_path, capsys):
     weights = card_weights(tmp_path / "net.safetensors", 0)
     assert main(["run", "--model", "resnet20", *flags(weights=str(weights)), "--check"]) == 0
-    assert "clean accuracy is right" in capsys.readouterr().err
+    assert "clean accuracy is as expected" in capsys.readouterr().err
 
 
 def test_a_model_worse_than_its_card_says_does_not(tmp_path, capsys, runs):
