@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, driven by Playwright; tests that need it are skipped without one."""
+"""A headless Chromium for tests of pages, driven by Playwright; without one, tests that need it are skipped."""
 
 import os
 import shutil

@@ -1,13 +1,15 @@
 """The first thing a visitor runs: its numbers are those of the runs, and its words follow the numbers."""
 
+import importlib.util
+
 import pytest
 import torch
 
 from findtta import demo
-from findtta.bench.result import Result
+from findtta.bench.cost import interleaved_ratios
 from findtta.bench.store import Store
-from findtta.bench.timing import interleaved_ratios
 from findtta.cli.main import main
+from made_results import made
 
 
 def outcome(**accuracies):
@@ -16,10 +18,11 @@ def outcome(**accuracies):
     for method in demo.METHODS:
         for stream in demo.STREAMS:
             value = accuracies.get(f"{method.replace('-', '_')}_{stream}", 50.0)
-            results[method, stream] = Result(digest="0", status="done", spec={}, metrics={"accuracy": value})
+            results[method, stream] = made(method, value, stream=stream)
     return demo.Outcome(results, dict.fromkeys(demo.METHODS, 1.0), 99.0)
 
 
+@pytest.mark.slow
 def test_the_command_runs_stores_and_does_not_repeat(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "METHODS", ("source", "tbn", "find"))
     monkeypatch.setattr(demo, "_TIMED_BATCHES", 1)
@@ -37,15 +40,29 @@ def test_the_command_runs_stores_and_does_not_repeat(tmp_path, capsys, monkeypat
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")} == before
 
 
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_page_needs_an_extra_and_the_table_does_not(tmp_path, capsys, monkeypatch, is_installed):
+    found = importlib.util.find_spec
+    if not is_installed:
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else found(name, *a)
+        )
+    monkeypatch.setattr(demo, "run", lambda store, **options: outcome(find_crossmix=77.7))
+    assert main(["demo", "--runs", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "77.7*" in text
+    assert (tmp_path / "report.html").exists() == is_installed
+    assert ('pip install "findtta[report]"' in text) != is_installed
+
+
 def test_words_follow_the_numbers():
     good = outcome(find_crossmix=60.0, source_crossmix=51.0, tbn_crossmix=52.5, tbn_static=70.0, find_static=65.0)
     words = good.sentences().replace("\n", " ")
-    assert "9.0 points more right than the plain model" in words
-    assert "7.5 points more than statistics of the whole batch" in words
-    assert "it is 5.0 points ahead" in words
+    assert "differs by +9.0 points from the source model's, and by +7.5 points" in words
+    assert "tbn, which is made for this, is ahead by 5.0 points" in words
     bad = outcome(find_crossmix=40.0, find_static=60.0).sentences().replace("\n", " ")
-    assert "more right" not in bad
-    assert "FIND is 10.0 points ahead of tbn" in bad
+    assert "by -10.0 points" in bad
+    assert "FIND is ahead of tbn by 10.0 points" in bad
 
 
 def test_the_best_of_each_stream_has_the_star():
@@ -56,7 +73,7 @@ def test_the_best_of_each_stream_has_the_star():
 
 def test_ratios_compare_on_the_same_batches_in_turn(monkeypatch):
     clock, calls = [0.0], []
-    monkeypatch.setattr("findtta.bench.timing.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("findtta.bench.cost.time.perf_counter", lambda: clock[0])
 
     def model(name, seconds):
         def call(batch):

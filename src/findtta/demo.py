@@ -6,7 +6,7 @@ Everything comes with the package: drawn shapes, their corruptions and a model t
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import findtta
@@ -77,14 +77,7 @@ class Outcome:
         return "\n".join(textwrap.fill(sentence, 100) for sentence in (mixed, static, wild))
 
 
-def run(
-    store: Store,
-    *,
-    seed: int = 0,
-    images: int = IMAGES,
-    watch: Watch = ignore,
-    finished: Callable[[Result], object] = lambda result: None,
-) -> Outcome:
+def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ignore) -> Outcome:
     """Run the methods on the streams; what is stored already is not run again.
 
     Args:
@@ -92,7 +85,6 @@ def run(
         seed: The seed of the streams.
         images: Images per corruption.
         watch: Called while a run is computed.
-        finished: Called with the result of each run.
 
     Returns:
         Accuracies and times.
@@ -104,10 +96,8 @@ def run(
         for method in METHODS
     ]
     planned = schedule(specs, store, planner, retry_failed=True)
-    for result in planned.results.values():
-        finished(result)
-    for result in planned.run(Serial(planner, raise_errors=True), watch):
-        finished(result)
+    for _ in planned.run(Serial(planner, raise_errors=True), watch):
+        pass
     results = {(spec.method, spec.stream): result for spec, result in planned.pairs()}
     model = findtta.models.load("shapes-resnet26")
     plan = planner.plan(RunSpec(stream="crossmix", seed=seed, data_options=options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from tabulate import tabulate
 
 EMPTY = "-"
 BEST = "*"
+_NUMBER = re.compile(r"[-+]?[\d.,]+( ± [\d.]+)?")
 
 ColumnKind = Literal["compared", "ours", "paper", "text"]
 
@@ -28,10 +30,26 @@ def _tabulate(
     header: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], style: str = "simple"
 ) -> str:
     align = ["right" if right else "left" for right in numeric] if cells else None
+    if style == "simple" and cells:
+        columns = zip(zip(*cells, strict=True), numeric, strict=True)
+        cells = list(zip(*(_aligned(texts) if right else texts for texts, right in columns), strict=True))
     table = tabulate(
-        cells, list(header), tablefmt=style, disable_numparse=True, colalign=align, headersalign=align
+        cells,
+        list(header),
+        tablefmt=style,
+        disable_numparse=True,
+        colalign=align,
+        headersalign=align,
+        preserve_whitespace=True,
     )
     return "\n".join(line.rstrip() for line in table.splitlines())
+
+
+def _aligned(texts: Sequence[str]) -> list[str]:
+    """Pad what follows numbers, such as the mark of the best, to one length, so that the numbers are aligned."""
+    ends = [match.end() if (match := _NUMBER.match(text)) else len(text) for text in texts]
+    width = max(len(text) - end for text, end in zip(texts, ends, strict=True))
+    return [text[:end] + text[end:].ljust(width) for text, end in zip(texts, ends, strict=True)]
 
 
 def _text(value: object) -> str:

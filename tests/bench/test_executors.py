@@ -8,8 +8,9 @@ import pytest
 import torch
 from small import HERE, MARKER, PARENT, measured, spec
 
+from findtta._processes import threads_each
 from findtta.bench import Planner
-from findtta.bench.executors import Processes, Ray, Serial, Task, compute, threads_each
+from findtta.bench.executors import Execution, Processes, Ray, Serial, Task, compute
 from findtta.errors import MissingExtraError, OptionError
 
 
@@ -34,25 +35,26 @@ def by_digest(results) -> dict:
 def test_serial_gives_results_one_after_the_other_and_tells_of_each():
     wanted = tasks({"method": "find"}, {"model": f"{HERE}:broken"}, {"method": "tbn"})
     told = []
-    results = list(Serial().execute(wanted, lambda task, share: told.append((task, share))))
+    results = list(Serial().execute(wanted, lambda task, done, accuracy: told.append((task, done))))
     assert [result.digest for result in results] == [task.digest for task in wanted]
     assert [result.status for result in results] == ["done", "failed", "done"]
     assert results[1].error == {"type": "ZeroDivisionError", "message": "no luck"}
     assert results[1].config == wanted[1].config
-    assert [task for task, share in told if share == 0] == wanted
+    assert [task for task, done in told if done == 0] == wanted
 
 
 def test_a_run_that_is_another_one_where_it_is_computed_is_refused():
     (task,) = tasks({"method": "find"})
     planned = Task(task.spec, "elsewhere", {**task.config, "model": {"weights": "others"}})
-    result = compute(planned, Planner(), lambda share: None)
+    result = compute(planned, Planner(), lambda done, accuracy: None)
     assert result.status == "failed"
     assert result.digest == "elsewhere"
     assert "since model differ" in result.error["message"]
 
 
+@pytest.mark.slow
 def test_processes_give_what_serial_gives_and_survive_the_death_of_workers(marker, monkeypatch):
-    monkeypatch.setattr("findtta.bench.executors.processes.RETRIES", 1)
+    monkeypatch.setattr("findtta.bench.executors.RETRIES", 1)
     wanted = tasks(
         {"method": "find"},
         {"model": f"{HERE}:killed_once", "method": "tent"},
@@ -72,6 +74,7 @@ def test_processes_give_what_serial_gives_and_survive_the_death_of_workers(marke
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_closing_stops_the_processes_and_leaves_the_environment_alone(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     running = Processes(1).execute(
@@ -88,12 +91,29 @@ def test_closing_stops_the_processes_and_leaves_the_environment_alone(monkeypatc
 
 @pytest.mark.parametrize(("workers", "threads"), [(0, None), (1, 0)])
 def test_counts_must_be_positive(workers, threads):
-    with pytest.raises(OptionError, match="must be at least 1, got 0"):
-        Processes(workers, threads)
+    with pytest.raises(OptionError, match="must be a whole number of at least 1, got 0"):
+        Execution("processes", workers, threads)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, Serial),
+        ({"workers": 1}, Serial),
+        ({"workers": 2}, Processes),
+        ({"executor": "processes"}, Processes),
+        ({"ray_address": "auto"}, Ray),
+    ],
+    ids=str,
+)
+def test_the_executor_follows_from_what_is_said(settings, kind):
+    if kind is Ray:
+        pytest.importorskip("ray")
+    assert isinstance(Execution(**settings).make(Planner()), kind)
 
 
 def test_cores_are_shared_out(monkeypatch):
-    monkeypatch.setattr("findtta.bench.executors.task.usable_cores", lambda: 8)
+    monkeypatch.setattr("findtta._processes.usable_cores", lambda: 8)
     assert [threads_each(workers) for workers in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
 
 
@@ -104,9 +124,10 @@ def test_ray_says_which_extra_it_needs(monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")  # Ray has warnings of its own
+@pytest.mark.slow
 def test_ray_gives_what_serial_gives_and_computes_again_what_a_killed_worker_lost(marker, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr("findtta.bench.executors.ray.RETRIES", 1)
+    monkeypatch.setattr("findtta.bench.executors.RETRIES", 1)
     monkeypatch.chdir(Path(HERE).parent)
     wanted = tasks(
         {"method": "find"},
@@ -128,9 +149,10 @@ def test_ray_gives_what_serial_gives_and_computes_again_what_a_killed_worker_los
     assert results[wanted[3].digest].error["type"] == "ProcessDied"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_an_error_that_says_so():
     pytest.importorskip("ray")
-    with pytest.raises(OptionError, match="ray_address: there is no Ray at 'nonsense'"):
+    with pytest.raises(OptionError, match="ray_address: Ray at 'nonsense' cannot be used"):
         list(Ray("nonsense").execute(tasks({"method": "find"})))
 
 

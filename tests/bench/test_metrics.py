@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from findtta.bench.metrics import BINS, POINTS, GroupCounts, Latencies, Metrics
+from findtta.bench.evaluate import BINS, POINTS, GroupCounts, Metrics
 from findtta.errors import InputError
 
 DOMAINS, CLASSES = ("fog@5", "snow@5", "clean"), ("disc", "ring", "star", "cross")
@@ -204,35 +204,13 @@ def test_memory_does_not_grow_with_the_stream():
     logits, labels, domains = stream(8)
 
     def size_after(batches: int) -> int:
-        metrics, latencies, groups = Metrics(DOMAINS, CLASSES, batches, 1), Latencies(), GroupCounts()
+        metrics, groups = Metrics(DOMAINS, CLASSES, batches, 1), GroupCounts()
         for index in range(batches):
             metrics.update(logits, labels, domains)
-            latencies.add(1.0 + index)
             groups.add("bn", index)
-        return len(pickle.dumps((metrics, latencies, groups)))
+        return len(pickle.dumps((metrics, [groups.of("bn")])))
 
     assert size_after(8 * POINTS) <= size_after(POINTS) + 300  # larger numbers, not more of them
-
-
-@given(
-    st.lists(st.floats(2e-3, 9e5), min_size=1, max_size=200),
-    st.sampled_from([0.0, 0.05, 0.5, 0.95, 0.99, 1.0]),
-)
-def test_percentiles_are_numpys_to_one_per_cent(durations, share):
-    latencies = Latencies()
-    for duration in durations:
-        latencies.add(duration)
-    assert latencies.percentile(share) == pytest.approx(np.quantile(durations, share), rel=0.01)
-    assert latencies.mean() == pytest.approx(np.mean(durations))
-
-
-def test_durations_beyond_the_histogram_stay_at_its_ends():
-    latencies = Latencies()
-    assert latencies.percentile(0.5) == latencies.mean() == 0
-    for duration in (0.0, 1e-9, 1e9):
-        latencies.add(duration)
-    assert latencies.percentile(0) == pytest.approx(1e-3, rel=0.01)
-    assert latencies.percentile(1) == pytest.approx(1e6, rel=0.01)
 
 
 @given(st.lists(st.integers(1, 1024), min_size=1, max_size=100))
@@ -243,4 +221,5 @@ def test_group_counts_have_numpys_mean_and_deviation(counts):
         groups.add("bn2", 2 * count)
     assert groups.of("bn1") == pytest.approx((np.mean(counts), np.std(counts)))
     assert groups.of("bn2") == pytest.approx((2 * np.mean(counts), 2 * np.std(counts)))
-    assert groups.of("bn3") is None
+    groups.add("bn3", None)
+    assert groups.of("bn3") == (None, None)

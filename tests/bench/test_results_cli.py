@@ -3,15 +3,16 @@ import importlib.util
 import io
 import json
 import os
+import re
 import sys
 
 import pytest
-from made_results import made, unplanned
 from small import spec
 
 from findtta.bench import run
 from findtta.bench.store import Store
 from findtta.cli.main import main
+from made_results import made, unplanned
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_filters_that_name_nothing_are_errors(results, filters, message):
 def test_filters_that_exclude_each_other_give_an_empty_list(results):
     assert results("--method", "find", "--stream", "wild") == (
         0,
-        "None of the 7 runs has all that was asked for.\n",
+        "None of the 7 runs matches all filters.\n",
         "",
     )
 
@@ -109,17 +110,16 @@ def test_filters_that_exclude_each_other_give_an_empty_list(results):
 def test_comparison_tables(results):
     code, output, errors = results("--compare")
     assert (code, errors) == (0, "")
-    assert "source  40.50 ±0.71" in output
-    assert "find    60.50 ±0.71*" in output
-    assert "tbn     failed" in output
+    for row in (r"source +40.50 ± 0.71", r"find +60.50 ± 0.71\*", r"tbn +failed"):
+        assert re.search(row, output)
     captions = output.replace("\n", " ")
     assert captions.count("batch size 64;") == captions.count("batch size 16;") == 1
-    assert "1 run failed too early to have a place in a table: see --failed." in output
+    assert "1 run failed before the run was planned" in output
     _, mixed, _ = results("--compare", "--mix", "--value", "error", "--method", "find", "--method", "tbn")
-    assert "batch size  crossmix" in mixed
+    assert re.search(r"method +batch size +crossmix", mixed)
     assert mixed.startswith("error in %")
     _, turned, _ = results("--compare", "--rows", "stream", "--columns", "method")
-    assert "stream    source" in turned
+    assert re.search(r"stream +source", turned)
 
 
 def test_one_run_in_full(results, store):
@@ -127,7 +127,7 @@ def test_one_run_in_full(results, store):
     code, output, _ = results("--show", digest[:6])
     assert code == 0
     assert output.startswith(f"{digest}: done\n")
-    for text in ("options", '{"alpha": 0.8}', "ece", "fog@5", "disc", "BatchNorm2d", "groups mean"):
+    for text in ("options", '{"alpha": 0.8}', "calibration error", "fog@5", "disc", "BatchNorm2d", "groups mean"):
         assert text in output
     code, output, _ = results("--show", made("tbn").digest)
     assert code == 0
@@ -142,7 +142,7 @@ def test_digests_must_name_one_run(results, store):
     store.put(unplanned(digest="unplanned-1"))
     code, _, errors = results("--show", "unplanned")
     assert code == 2
-    assert "2 results begin with 'unplanned' (unplanned-0, unplanned-1): give more of the digest" in errors
+    assert "2 results start with 'unplanned' (unplanned-0, unplanned-1)" in errors
 
 
 def test_errors_of_failed_runs(results):
@@ -191,14 +191,14 @@ def test_csv_export(results, store, tmp_path):
 
 
 def test_parquet_export(results, store, tmp_path):
-    duckdb = pytest.importorskip("duckdb")
+    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "all of 'them'.parquet"
     code, output, _ = results("--export", path)
     assert (code, output) == (0, f"7 runs written to {path}\n")
-    relation = duckdb.read_parquet(str(path))
-    types = dict(zip(relation.columns, map(str, relation.types), strict=True))
-    assert (types["accuracy"], types["seed"], types["generated"]) == ("DOUBLE", "BIGINT", "BOOLEAN")
-    rows = {row[0]: dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()}
+    table = parquet.read_table(path)
+    types = {name: str(table.schema.field(name).type) for name in ("accuracy", "seed", "generated")}
+    assert types == {"accuracy": "double", "seed": "int64", "generated": "bool"}
+    rows = {row["digest"]: row for row in table.to_pylist()}
     exported = {row["digest"]: row for row in json.loads(results("--json")[1])}
     assert rows == exported
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
@@ -207,7 +207,7 @@ def test_parquet_export(results, store, tmp_path):
 def test_parquet_without_the_extra_names_it(results, tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "duckdb" else found(name, *a)
+        importlib.util, "find_spec", lambda name, *a: None if name == "pyarrow" else found(name, *a)
     )
     code, output, errors = results("--export", tmp_path / "all.parquet")
     assert (code, output) == (2, "")
@@ -216,7 +216,6 @@ def test_parquet_without_the_extra_names_it(results, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_places_that_cannot_be_written_are_clear_errors(results, tmp_path, suffix):
-    pytest.importorskip("duckdb")
     path = tmp_path / "no" / f"such{suffix}"
     code, output, errors = results("--export", path)
     assert (code, output) == (2, "")
@@ -260,7 +259,7 @@ def test_damaged_and_foreign_files_are_told_and_hide_nothing(results, store):
         assert code == 0
         assert output
         assert "2 of the files hold no result that can be used" in errors
-        assert "0123.json: no result of a run" in errors
+        assert "0123.json: not the result of a run" in errors
         assert f"{old['digest']}.json: config.reset is missing." in errors
     assert len(listed(results()[1])) == 7
     assert results("--show", old["digest"])[0] == 0
@@ -305,7 +304,7 @@ def test_terminals_without_the_characters_get_others(store, monkeypatch):
     monkeypatch.setattr(sys, "stdout", terminal)
     assert main(["results", "--runs", str(store.folder), "--compare"]) == 0
     terminal.seek(0)
-    assert "60.50 +-0.71*" in terminal.read()
+    assert "60.50 +- 0.71*" in terminal.read()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(store, monkeypatch):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import shutil
@@ -5,16 +6,17 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small import HERE, measured, save_weights, spec
 
 import findtta
 from findtta.algorithms.tent import Tent
 from findtta.bench import Planner, Result, RunSpec, run
-from findtta.bench.memory import PeakMemory
-from findtta.bench.run import failure
+from findtta.bench.cost import PeakMemory
+from findtta.bench.evaluate import failure
 from findtta.data.open import load
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
-from findtta.models import build
+from findtta.models import build, preprocessing_of
 from findtta.models.weights import write_weights
 
 
@@ -35,7 +37,7 @@ def test_the_result_says_what_was_measured_of_what():
     assert sum(row["samples"] for row in result.per_class.values()) == 48
     assert result.running["batch"] == [1, 2, 3]
     assert result.running["accuracy"][-1] == result.accuracy
-    assert [layer["name"] for layer in result.layers] == ["1"]
+    assert [layer["name"] for layer in result.layers] == ["net.1"]
     assert 1 <= result.layers[0]["groups_mean"] <= 16
     assert result.config["stream"]["batches"] == 3
     assert result.config["options"]["alpha"] == 0.8
@@ -127,6 +129,23 @@ def test_the_digest_depends_on_the_normalization_of_the_input(tmp_path):
     assert usual == cifar != half
 
 
+def test_images_of_several_sizes_are_preprocessed_as_the_model_says_and_the_digest_depends_on_it(tmp_path):
+    for number in range(8):
+        folder = tmp_path / "photos" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40 + number, 48), (number * 20, 90, 40)).save(folder / f"{number}.png")
+    plans = []
+    for crop in (1.0, 0.5):
+        model = build("resnet20", num_classes=2)
+        card = dataclasses.replace(model.card, image_size=32, crop=crop)
+        write_weights(tmp_path / f"{crop}.safetensors", model.net.state_dict(), card)
+        settings = {"data": str(tmp_path / "photos"), "data_options": {}, "batch_size": 4}
+        plans.append(Planner().plan(spec(model=str(tmp_path / f"{crop}.safetensors"), **settings)))
+    assert [plan.dataset.preprocessing for plan in plans] == [preprocessing_of(plan.model) for plan in plans]
+    assert plans[0].dataset.image_size == (32, 32)
+    assert plans[0].config["data"]["identity"] != plans[1].config["data"]["identity"]
+
+
 def test_what_is_given_as_the_default_is_the_same_run():
     assert digest(options={"alpha": 0.8}) == digest()
     assert digest(stream="crossmix", seed=0) == digest()
@@ -212,14 +231,13 @@ def test_a_failure_keeps_the_type_and_the_message():
         ({"stream": "crossmx"}, UnknownNameError, "Did you mean 'crossmix'"),
         ({"stream": "wild:deta=1"}, UnknownNameError, "Did you mean 'delta'"),
         ({"data": "shape"}, UnknownNameError, "Did you mean 'shapes'"),
-        ({"data_options": {"count": "many"}}, OptionError, "data_options do not fit 'shapes'"),
+        ({"data_options": {"count": "many"}}, OptionError, "count must be a whole number"),
         ({"domains": ("fgo",)}, UnknownNameError, "has no 'fgo@5'"),
         ({"severity": 7}, UnknownNameError, "has no 'brightness@7'"),
         ({"batch_size": 64}, OptionError, "batch_size must be at most the number of samples"),
-        ({"batch_size": 0}, OptionError, "batch_size must be a whole number from 1"),
+        ({"batch_size": 0}, OptionError, "batch_size must be a whole number of at least 1"),
         ({"model": "resnet-26"}, UnknownNameError, "Did you mean 'resnet26'"),
         ({"model": "resnet20", "weights": "nowhere.pt"}, OptionError, "'nowhere.pt' does not exist"),
-        ({"normalization": "half"}, OptionError, "is your own model"),
         ({"model": f"{HERE}:four_classes"}, InputError, "model and data do not belong together"),
         ({"device": "gpu"}, OptionError, "device must be such as 'cpu'"),
         ({"device": "cuda:99"}, OptionError, "device 'cuda:99' cannot be used on this machine"),
@@ -235,7 +253,7 @@ def test_what_cannot_be_run_is_refused_with_a_reason(settings, error, message):
 def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path):
     model = build("resnet20", num_classes=4)
     write_weights(tmp_path / "four.safetensors", model.net.state_dict(), model.card)
-    with pytest.raises(InputError, match="knows 4 classes, but data 'shapes' has 10"):
+    with pytest.raises(InputError, match="has 4 classes, but data 'shapes' has 10"):
         Planner().plan(spec(model=str(tmp_path / "four.safetensors")))
 
 
@@ -245,14 +263,14 @@ def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path
         ({"reset": "always"}, "reset must be 'never' or 'domain'"),
         ({"domains": "fog"}, "domains must be a list of names"),
         ({"domains": ["fog", 3]}, "domains must be a list of names"),
-        ({"severity": "5"}, "severity must be a whole number or a list of them"),
-        ({"severity": [1, 2.5]}, "severity must be a whole number or a list of them"),
-        ({"images": 0}, "images must be at least 1"),
+        ({"severity": "5"}, "severity must be a whole number, got"),
+        ({"severity": [1, 2.5]}, "severity must be a whole number, got"),
+        ({"images": 0}, "images must be a whole number of at least 1"),
         ({"images": 2.0}, "images must be a whole number"),
         ({"seed": True}, "seed must be a whole number"),
         ({"options": ["alpha"]}, "options must be names with values"),
         ({"method": None}, "method must be a text"),
-        ({"sed": 1}, "no setting 'sed'. Did you mean 'seed'"),
+        ({"sed": 1}, "got 'sed'. Did you mean 'seed'"),
     ],
     ids=str,
 )

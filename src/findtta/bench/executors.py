@@ -84,7 +84,11 @@ class Execution(Options):
         shown="ray with --ray-address, processes with several --workers, else serial",
     )
     workers: int | None = option(None, "number of runs computed at once")
-    threads: int | None = option(None, "CPU threads of each run", shown="the cores divided among the workers")
+    threads: int | None = option(
+        None,
+        "CPU threads of each run",
+        shown="torch's own number, or with several workers the cores divided among them",
+    )
     ray_address: str | None = option(
         None, "address of the Ray cluster", metavar="ADDRESS", shown="$RAY_ADDRESS, or a Ray on this machine"
     )

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 import findtta
 from findtta import streams
@@ -21,7 +20,8 @@ from findtta.bench.spec import RunSpec
 from findtta.data.dataset import DomainDataset
 from findtta.data.open import load as load_data
 from findtta.errors import InputError, OptionError
-from findtta.models import Classifier, load, weights_digest
+from findtta.images import Preprocessing
+from findtta.models import Classifier, load, preprocessing_of, weights_digest
 from findtta.options import Options
 from findtta.registry import build_options, load_method
 from findtta.streams import Stream
@@ -42,7 +42,7 @@ class Plan:
     """
 
     spec: RunSpec
-    model: nn.Module
+    model: Classifier
     dataset: DomainDataset
     stream: Stream
     options: Mapping[str, Any]
@@ -54,7 +54,8 @@ class Planner:
     """Plans runs; models and datasets that several runs share are opened once."""
 
     def __init__(self) -> None:
-        self._dataset = functools.lru_cache(maxsize=4)(_open_dataset)
+        self._data = functools.lru_cache(maxsize=4)(_open_data)
+        self._part = functools.lru_cache(maxsize=4)(_part)
         self._model = functools.lru_cache(maxsize=4)(_open_model)
         self._stream = functools.lru_cache(maxsize=16)(_make_stream)
 
@@ -62,17 +63,13 @@ class Planner:
         """Plan a run; wrong names and values raise an error here, before anything is computed."""
         given, options = method_options(spec)
         scenario, settings = streams.parse(spec.stream)
-        dataset = self._dataset(
-            spec.data,
-            _text(spec.data_options),
-            scenario,
-            _text(settings),
-            spec.domains,
-            spec.severity,
-            spec.images,
-        )
+        # The data says how many classes a model without a card has; the model says the size of its images.
+        whole = self._data(spec.data, _text(spec.data_options))
+        model, weights = self._model(spec.model, spec.weights, len(whole.classes), spec.normalization)
+        if model.card.image_size or model.card.input_size:
+            whole = self._data(spec.data, _text(spec.data_options), preprocessing_of(model))
+        dataset = self._part(whole, scenario, _text(settings), spec.domains, spec.severity, spec.images)
         stream = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
-        model, weights = self._model(spec.model, spec.weights, len(dataset.classes), spec.normalization)
         _check_classes(spec, model, dataset)
         config = {
             "method": spec.method,
@@ -122,19 +119,21 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=list)
 
 
-def _open_dataset(
-    source: str,
-    options: str,
+def _open_data(source: str, options: str, preprocessing: Preprocessing | None = None) -> DomainDataset:
+    try:
+        return load_data(source, preprocessing=preprocessing, **json.loads(options))
+    except TypeError as error:  # such as a number where a text belongs
+        raise OptionError(f"data_options do not fit {source!r}: {error}.") from error
+
+
+def _part(
+    whole: DomainDataset,
     scenario: str,
     settings: str,
     domains: tuple[str, ...] | None,
     severity: int | tuple[int, ...] | None,
     images: int | None,
 ) -> DomainDataset:
-    try:
-        whole = load_data(source, **json.loads(options))
-    except TypeError as error:  # such as a number where a text belongs
-        raise OptionError(f"data_options do not fit {source!r}: {error}.") from error
     return streams.SCENARIOS[scenario](**json.loads(settings)).part(whole, domains, severity, images)
 
 
@@ -155,10 +154,8 @@ def _model_name(model: str) -> str:
     return f"{Path(place).name}{colon}{name}" if place.endswith(".py") else model
 
 
-def _input(model: nn.Module) -> dict[str, Any] | None:
+def _input(model: Classifier) -> dict[str, Any]:
     """Return how a model normalizes and resizes its input, which its weights do not show."""
-    if not isinstance(model, Classifier):
-        return None
     card = model.card
     return {"mean": list(card.mean), "std": list(card.std), "size": card.input_size}
 
@@ -170,8 +167,8 @@ def _device_type(device: str) -> str:
         raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {device!r}.") from error
 
 
-def _check_classes(spec: RunSpec, model: nn.Module, dataset: DomainDataset) -> None:
-    if isinstance(model, Classifier) and model.card.num_classes != len(dataset.classes):
+def _check_classes(spec: RunSpec, model: Classifier, dataset: DomainDataset) -> None:
+    if model.card.num_classes != len(dataset.classes):
         raise InputError(
             f"model {spec.model!r} has {model.card.num_classes} classes, but data {spec.data!r} has "
             f"{len(dataset.classes)}: they do not belong together."

@@ -44,10 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         def watch(task: Task, done: float, accuracy: float) -> None:
             bar.set_description(f"{task.spec.method} on {task.spec.stream}: accuracy {accuracy:.1f} %")
+            bar.update(int(done == 0))
 
-        outcome = demo.run(
-            store, seed=arguments.seed, images=arguments.images, watch=watch, finished=lambda result: bar.update()
-        )
+        outcome = demo.run(store, seed=arguments.seed, images=arguments.images, watch=watch)
     print(f"Accuracy in % (of the source model on clean images: {outcome.source:.1f}; * is the best)\n")
     print(f"{outcome.table()}\n\n{outcome.sentences()}\n")
     try:

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         if as_json:
             print_json(flat(run.result for run in shown))
         else:
-            (_list_failed if arguments.failed else _list)(shown, count)
+            (_list_failed if arguments.failed else _list)(shown, len(runs) if arguments.failed else count)
     return 0
 
 

@@ -64,7 +64,8 @@ def _check_clean_accuracy(plan: Plan, *, quiet: bool) -> None:
     from findtta.data.open import load
     from findtta.models import check_clean_accuracy
 
-    outcome = check_clean_accuracy(plan.model, load(plan.spec.data, **plan.spec.data_options))
+    data = load(plan.spec.data, preprocessing=plan.dataset.preprocessing, **plan.spec.data_options)
+    outcome = check_clean_accuracy(plan.model, data)
     if not outcome.passed:
         raise InputError(f"--check: {outcome}")
     tell(str(outcome), quiet=quiet)

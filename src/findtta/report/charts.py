@@ -246,6 +246,7 @@ def _svg(
         The element; ``data-x`` and ``data-y`` have the ends of the axes, so that the script can read values back.
     """
     matplotlib, ticker = (require(name, "report", _PURPOSE) for name in ("matplotlib", "matplotlib.ticker"))
+    label = clean(label)
     ends: dict[str, str] = {}
 
     def draw(figure: Any) -> None:
@@ -276,7 +277,7 @@ def _svg(
         warnings.simplefilter("ignore")  # about glyphs that its fonts lack: the browser has others
         size = _WIDTH / 72, _HEIGHT / 72
         drawn = plots.render(draw, size, title=label, kinds=("svg",), dpi=72)["svg"].decode()
-    content = _content(drawn, kind, about)
+    content = clean(_content(drawn, kind, about))
     # Ids must be unique on the page.
     unique = hashlib.sha256(f"{label}{content}".encode()).hexdigest()[:8]
     content = re.sub(r'(<(?:path|clipPath) id="|url\(#|href="#)', rf"\g<1>c{unique}-", content)
@@ -297,6 +298,7 @@ def _content(svg: str, kind: str, about: Sequence[Mapping[str, str]]) -> str:
         r"<metadata>.*?</metadata>",
         r"<defs>\s*<style.*?</style>\s*</defs>",
         r"<!--.*?-->",
+        r"<g id=\"[^\"]*\"/>",
         r"font(?:-\w+)?: [^;\"]*;? ?",
     ):
         content = re.sub(useless, "", content, flags=re.DOTALL)
