@@ -58,7 +58,7 @@ def test_every_exported_name_exists_and_is_documented(module):
 
 @pytest.mark.parametrize(
     "name",
-    ["functional.partition", "api", "registry", "inspection", "partitioners.base", "data.open", "bench.run"],
+    ["functional.partition", "api", "registry", "inspection", "partitioners.base", "data.open", "bench.evaluate"],
 )
 def test_examples_in_the_documentation_run(name):
     import_module(f"findtta.{name}")
