@@ -581,6 +581,7 @@ def test_vectors_and_batchnorm1d(method):
             learner(method, filled(VectorNet()))(randn(8, 6))
 
 
+@pytest.mark.slow
 @each_method
 def test_resnet18(method, timm):
     model = filled(timm.create_model("resnet18", num_classes=10))

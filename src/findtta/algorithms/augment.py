@@ -25,7 +25,7 @@ SCALES = (0.9, 1.1)
 BLUR_RADIUS = 2
 BLUR_SIGMAS = (0.001, 0.5)
 FLIP_PROBABILITY = 0.5
-NOISE_DEVIATION = 0.005
+NOISE_STD = 0.005
 SMALLEST_BASE = 1e-8  # the slope of a power is infinite at 0
 GREY_WEIGHTS = (0.2989, 0.587, 0.114)
 
@@ -46,7 +46,7 @@ class Augmentation:
 
 def draw_augmentation(images: Tensor, generator: torch.Generator) -> Augmentation:
     """Draw one augmentation for a batch of images, ``(B, C, H, W)``."""
-    noise = NOISE_DEVIATION * torch.randn(images.shape, generator=generator, device=generator.device)
+    noise = NOISE_STD * torch.randn(images.shape, generator=generator, device=generator.device)
     order = torch.randperm(len(JITTERS), generator=generator, device=generator.device).tolist()
     # All other draws in one transfer: five jitters, angle, two shifts, scale, blur and flip.
     unit: list[float] = torch.rand(
