@@ -177,7 +177,7 @@ def wasserstein_squared(one: Units, other: Units) -> float:
     return math.fsum((m - n) ** 2 + (s - t) ** 2 for (m, s), (n, t) in pairs)
 
 
-def likeness(one: Units, other: Units) -> float:
+def similarity(one: Units, other: Units) -> float:
     """1 for the same drift, 0 for drifts that have nothing to do with each other, -1 for opposite ones."""
     source = [(0.0, 1.0)] * len(one)
     from_source = wasserstein_squared(one, source) + wasserstein_squared(other, source)
@@ -185,10 +185,10 @@ def likeness(one: Units, other: Units) -> float:
 
 
 def soft_neighbours(samples: list[Units], temperature: float) -> list[list[float]]:
-    """Softmax over likeness; a sample is as near to itself as its nearest neighbour is."""
+    """Softmax over similarity; a sample is as near to itself as its nearest neighbour is."""
     weights = []
     for i, own in enumerate(samples):
-        others = {j: likeness(own, other) for j, other in enumerate(samples) if j != i}
+        others = {j: similarity(own, other) for j, other in enumerate(samples) if j != i}
         nearest = max(others.values(), default=0.0)
         shares = [math.exp((others.get(j, nearest) - nearest) / temperature) for j in range(len(samples))]
         weights.append([share / math.fsum(shares) for share in shares])

@@ -388,6 +388,7 @@ def test_exported_program_equals_the_model(net):
         assert close(exported(images(count, seed=count)), adapted(images(count, seed=count)), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("net", [small_net, lambda: filled(Windows())])
 def test_one_compiled_graph_equals_the_model(net, fresh_compiler):

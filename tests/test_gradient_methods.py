@@ -714,6 +714,7 @@ def test_the_guard_needs_samples_before_it_speaks():
 
 
 @METHODS
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["resnet10t", "efficientvit_m0"])
 def test_networks_of_timm(timm, method, architecture):
     torch.manual_seed(0)

@@ -96,7 +96,7 @@ def test_layers_without_running_statistics_are_counted():
 
 def test_untrained_statistics_are_noticed():
     (warning,) = findtta.inspect(nn.Sequential(conv(3, 6), nn.BatchNorm2d(6))).warnings
-    assert warning.startswith("1 of 1 BatchNorm layers (1): running statistics are still at their initial values")
+    assert warning.startswith("1 of 1 BatchNorm layers (1): running statistics have their initial values")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 import findtta
 from findtta.algorithms.augment import augment, draw_augmentation
 from findtta.algorithms.base import Cost
-from findtta.algorithms.memory_bank import BalancedReservoir, GeneratorDraws, TimelyBank
+from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws, TimelyBank
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.functional import instance_aware_moments
 from findtta.layers.rank_adapters import RankAdapted, find_hosts
@@ -391,7 +391,7 @@ def test_timely_bank_follows_its_rules(stream, capacity, sizes):
 
 
 def test_banks_keep_their_storage_and_refuse_another_shape():
-    bank, draws = BalancedReservoir(4), GeneratorDraws(torch.Generator())
+    bank, draws = BalancedReservoir(4), ReservoirDraws(torch.Generator())
     bank.insert(randn(8, 3), [0, 1] * 4, 2, draws)
     storage = bank.images.data_ptr()
     bank.insert(randn(8, 3), [0, 1] * 4, 2, draws)
@@ -581,6 +581,7 @@ def test_vectors_and_batchnorm1d(method):
             learner(method, filled(VectorNet()))(randn(8, 6))
 
 
+@pytest.mark.slow
 @each_method
 def test_resnet18(method, timm):
     model = filled(timm.create_model("resnet18", num_classes=10))

@@ -1,9 +1,9 @@
-"""A guard that watches a learning model for collapse, and does nothing else.
+"""Detection of collapse in a model that learns; it does not act on it.
 
 A model that learns from its own predictions can end up predicting a few classes for everything, or
 being certain of everything. Running statistics of the predictions, of constant size and kept on the
-model's device, show both; they are read back only when somebody asks. A stream that really holds few
-classes for a long time looks the same.
+model's device, show both; they are read only on request. A stream that really holds few classes for a
+long time looks the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from findtta.functional.entropy import softmax_entropy
 
 MEMORY = 0.98  # share of the statistics kept from one batch to the next: about the last 50 batches count
-ENOUGH_SAMPLES = 32  # fewer say nothing
+ENOUGH_SAMPLES = 32  # with fewer, there is no verdict
 # Samples spread evenly over the classes have as many effective classes as there are classes (or samples).
 FEW_CLASSES_SHARE = 0.25
 FEW_CLASSES_LEAST = 1.05  # so that two classes of which one has vanished are noticed too
@@ -27,15 +27,10 @@ ZERO_ENTROPY_SHARE = 1e-3  # of the entropy of a uniform prediction
 
 @dataclass(frozen=True)
 class Collapse:
-    """A collapse that is going on.
+    """A collapse of the predictions."""
 
-    Attributes:
-        batch: The batch it began at, counted from 0.
-        reason: What was seen, in words.
-    """
-
-    batch: int
-    reason: str
+    batch: int  # at which it began, counted from 0
+    reason: str  # a description for people
 
 
 class CollapseGuard(nn.Module):
@@ -56,7 +51,7 @@ class CollapseGuard(nn.Module):
 
     @torch.no_grad()
     def observe(self, logits: Tensor) -> None:
-        """Take note of the predictions for one batch, ``(B, K)``; nothing waits for the device."""
+        """Add the predictions for one batch, ``(B, K)``; nothing waits for the device."""
         usable = logits.isfinite().all(1)
         classes = torch.arange(logits.shape[1], device=logits.device)
         predicted = (logits.argmax(1, keepdim=True) == classes) & usable[:, None]
@@ -84,7 +79,7 @@ class CollapseGuard(nn.Module):
         return few_classes & enough, certain & enough
 
     def verdict(self) -> Collapse | None:
-        """Say what is wrong and since when, or None; waits for the device."""
+        """Return the collapse, or None if there is none; waits for the device."""
         if self.counts is None or int(self.began) < 0:
             return None
         few_classes, _ = self._symptoms(self.counts)

@@ -1,4 +1,4 @@
-"""Looking a model over before it is adapted: which layers there are, and what seems wrong."""
+"""Inspecting a model before it is adapted: which layers it has, and what looks wrong."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DRIFTED_KL = 1.0
 
 @dataclass(frozen=True)
 class LayerFinding:
-    """One normalisation layer and what there is to say about it."""
+    """One normalisation layer, and a note about it."""
 
     name: str
     kind: str
-    channels: int | None
+    channels: int | None  # of a BatchNorm layer
     adaptable: bool
     note: str
 
@@ -45,7 +45,7 @@ class Inspection:
     @property
     def adaptable(self) -> bool:
         """Whether :func:`findtta.adapt` would accept the model."""
-        batch_norms = [layer for layer in self.layers if layer.kind not in _other_norm_names()]
+        batch_norms = [layer for layer in self.layers if layer.channels is not None]
         return bool(batch_norms) and all(layer.adaptable for layer in batch_norms)
 
     def __str__(self) -> str:
@@ -58,15 +58,15 @@ class Inspection:
 
 
 def inspect(model: nn.Module, batch: Tensor | None = None) -> Inspection:
-    """Look a model over: its normalisation layers, and what looks wrong with them or its inputs.
+    """Inspect a model: its normalisation layers, and what looks wrong with them or with its inputs.
 
     Args:
         model: The model; it is not changed.
         batch: A batch of inputs as the model gets them. With it, the range of the inputs and the
-            drift of the first BatchNorm layer are looked at too.
+            drift of the first BatchNorm layer are inspected too.
 
     Returns:
-        The layers found, whether each can be adapted, and warnings in words.
+        The layers, whether each can be adapted, and warnings.
 
     Example:
         >>> import torch
@@ -92,10 +92,6 @@ def inspect(model: nn.Module, batch: Tensor | None = None) -> Inspection:
     return Inspection(type(model).__name__, layers, warnings)
 
 
-def _other_norm_names() -> set[str]:
-    return {"LayerNorm", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"}
-
-
 def _note(site: NormSite) -> str:
     if site.problem:
         return site.problem
@@ -105,14 +101,15 @@ def _note(site: NormSite) -> str:
         notes.append("frozen: constant statistics and affine")
     elif norm.running_mean is None:
         notes.append("no running statistics: the batch's stand in for the source's")
-    if isinstance(norm, _BatchNorm) and norm.weight is None:
-        notes.append("no affine")
-    if isinstance(norm, _BatchNorm) and norm.weight is not None and not norm.weight.requires_grad:
-        notes.append("affine frozen")
-    if isinstance(norm, _BatchNorm) and type(norm).forward is not _BatchNorm.forward:
-        notes.append(
-            "does more than normalise; kept" if not isinstance(norm, nn.SyncBatchNorm) else "local batch only"
-        )
+    if isinstance(norm, _BatchNorm):
+        if norm.weight is None:
+            notes.append("no affine")
+        elif not norm.weight.requires_grad:
+            notes.append("affine frozen")
+        if isinstance(norm, nn.SyncBatchNorm):
+            notes.append("local batch only")
+        elif type(norm).forward is not _BatchNorm.forward:
+            notes.append("does more than normalise; kept")
     return "; ".join(notes)
 
 
@@ -130,32 +127,32 @@ def _statistics_warnings(sites: list[NormSite]) -> Iterator[str]:
 def _statistics_complaint(norm: nn.Module) -> str | None:
     mean, variance = norm.running_mean, norm.running_var
     if not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
-        return "no running statistics, so there is no source to blend with there."
+        return "no running statistics, so there are no source statistics to blend with."
     if not (mean.isfinite().all() and variance.isfinite().all()):
         return "running statistics contain NaN or Inf: the checkpoint is damaged."
     if (variance < 0).any():
         return "running variance is negative somewhere: the checkpoint is damaged."
     if (mean == 0).all() and (variance == 1).all():
-        return "running statistics are still at their initial values: was the checkpoint loaded, and it trained?"
+        return "running statistics have their initial values: was a trained checkpoint loaded?"
     return None
 
 
 def _input_warnings(model: nn.Module, sites: list[NormSite], batch: Tensor) -> Iterator[str]:
     if not batch.isfinite().all():
-        yield "inputs: the batch contains NaN or Inf; such samples are left out of everybody else's statistics."
+        yield "inputs: the batch contains NaN or Inf; such samples are left out of the statistics of all others."
     if len(batch) == 1:
         yield "inputs: a batch of one has no neighbours; groups need several samples."
     _, variance = batch_moments(*instance_moments(batch))
-    deviation = variance.sqrt()
+    std = float(variance.sqrt().mean())
     low, high = float(batch.min()), float(batch.max())
-    seen = f"range {low:.3g} to {high:.3g}, standard deviation {float(deviation.mean()):.3g}"
+    seen = f"range {low:.3g} to {high:.3g}, standard deviation {std:.3g}"
     normaliser = _normalising_submodule(model)
     if normaliser and low < 0:
         yield (
             f"inputs: probably normalised twice: the model normalises by itself ({normaliser}), and the batch "
             f"does not lie in [0, 1] ({seen})."
         )
-    elif not normaliser and float(deviation.mean()) > TWICE_NORMALISED_STD and high <= 30:
+    elif not normaliser and std > TWICE_NORMALISED_STD and high <= 30:
         yield f"inputs: probably normalised twice ({seen}; once gives a standard deviation near 1)."
     elif high > 30:
         yield f"inputs: probably 0..255 instead of 0..1 ({seen})."
@@ -163,10 +160,10 @@ def _input_warnings(model: nn.Module, sites: list[NormSite], batch: Tensor) -> I
 
 
 def _normalising_submodule(model: nn.Module) -> str | None:
-    """Name of a submodule that subtracts a mean and divides by a deviation, by the look of it."""
+    """Name of a submodule that has a mean and a standard deviation of up to four channels."""
     for name, module in model.named_modules():
-        mean, deviation = getattr(module, "mean", None), getattr(module, "std", None)
-        if isinstance(mean, Tensor) and isinstance(deviation, Tensor) and mean.numel() == deviation.numel() <= 4:
+        mean, std = getattr(module, "mean", None), getattr(module, "std", None)
+        if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.numel() == std.numel() <= 4:
             return name or type(module).__name__
     return None
 

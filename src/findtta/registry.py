@@ -58,13 +58,13 @@ class MethodInfo:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What applies if no option is given, apart from what the first preset leaves to the model."""
+        """Values of options that are not given, apart from those that depend on the model."""
         preset = next(iter(self.presets.values()), {})
         plain = {name: default for name, (default, _) in self.options.items() if default is not None}
         return plain | {name: value for name, value in preset.items() if self.options[name][0] is None}
 
     def default_text(self) -> str:
-        """Return the defaults in words."""
+        """Return the defaults as one line of text."""
         if not self.defaults:
             return "no options"
         return "defaults: " + ", ".join(f"{name}={_short(value)}" for name, value in self.defaults.items())
@@ -120,7 +120,7 @@ def methods() -> Catalogue:
         except Exception as error:
             if name in BUILT_IN:
                 raise
-            # Somebody else's broken package must not hide every other method.
+            # A broken package of a third party must not hide all other methods.
             warnings.warn(f"method {name!r} of another package cannot be loaded: {error}", stacklevel=2)
     return catalogue
 

@@ -86,7 +86,7 @@ def test_a_sample_weighs_for_itself_what_its_nearest_neighbour_does(count, seed,
 
 
 def test_two_opposite_samples_weigh_alike():
-    # Their likeness is -1 up to rounding, the least there is.
+    # Their similarity is -1 up to rounding, the least there is.
     shift = randn(1, 4, dtype=torch.float32)
     weights = soft_neighbours(torch.cat([shift, -shift]), torch.ones(2, 4), 1e-6)
     assert torch.equal(weights, torch.full((2, 2), 0.5))

@@ -25,39 +25,28 @@ SCALES = (0.9, 1.1)
 BLUR_RADIUS = 2
 BLUR_SIGMAS = (0.001, 0.5)
 FLIP_PROBABILITY = 0.5
-NOISE_DEVIATION = 0.005
+NOISE_STD = 0.005
 SMALLEST_BASE = 1e-8  # the slope of a power is infinite at 0
 GREY_WEIGHTS = (0.2989, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One draw of everything random in :func:`augment`.
+    """One draw of everything random in :func:`augment`."""
 
-    Attributes:
-        jitter_order: In which order the ``JITTERS`` are applied, as indices into it.
-        jitter_factors: Strength of each of the ``JITTERS``.
-        angle: Rotation in degrees, clockwise.
-        shift: Translation in pixels, right and down.
-        scale: Magnification.
-        blur_sigma: Standard deviation of the blur in pixels.
-        flip: Whether left and right are swapped.
-        noise: What is added in the end, of the shape of the images, or None.
-    """
-
-    jitter_order: tuple[int, ...]
-    jitter_factors: tuple[float, ...]
-    angle: float
-    shift: tuple[int, int]
+    jitter_order: tuple[int, ...]  # in which order the JITTERS are applied
+    jitter_factors: tuple[float, ...]  # strength of each of the JITTERS
+    angle: float  # in degrees, clockwise
+    shift: tuple[int, int]  # in pixels, right and down
     scale: float
-    blur_sigma: float
+    blur_sigma: float  # in pixels
     flip: bool
-    noise: Tensor | None = None
+    noise: Tensor | None = None  # added in the end, of the shape of the images
 
 
 def draw_augmentation(images: Tensor, generator: torch.Generator) -> Augmentation:
     """Draw one augmentation for a batch of images, ``(B, C, H, W)``."""
-    noise = NOISE_DEVIATION * torch.randn(images.shape, generator=generator, device=generator.device)
+    noise = NOISE_STD * torch.randn(images.shape, generator=generator, device=generator.device)
     order = torch.randperm(len(JITTERS), generator=generator, device=generator.device).tolist()
     # All other draws in one transfer: five jitters, angle, two shifts, scale, blur and flip.
     unit: list[float] = torch.rand(
@@ -84,15 +73,7 @@ def draw_augmentation(images: Tensor, generator: torch.Generator) -> Augmentatio
 
 
 def augment(images: Tensor, draw: Augmentation) -> Tensor:
-    """Apply one augmentation to a batch of images.
-
-    Args:
-        images: RGB or grey images in [0, 1], ``(B, C, H, W)``; values outside are clipped.
-        draw: What :func:`draw_augmentation` drew.
-
-    Returns:
-        The augmented images, in [0, 1], of the same shape.
-    """
+    """Apply one augmentation to RGB or grey images in [0, 1], ``(B, C, H, W)``; values outside are clipped."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise InputError(
             f"images must have the shape (B, 3, H, W) or (B, 1, H, W) to be augmented, got "

@@ -136,15 +136,10 @@ class DeYO(GradientAdapted):
 
 
 def shuffle_patches(images: Tensor, permutations: Tensor, per_side: int) -> Tensor:
-    """Cut each image into ``per_side ** 2`` patches and put them together in another order.
+    """Cut each image, ``(B, C, H, W)``, into ``per_side ** 2`` patches and put them together in another order.
 
-    Args:
-        images: Images, ``(B, C, H, W)``; resized to a multiple of ``per_side`` and back where needed.
-        permutations: Which patch comes to each place, row by row, int64 ``(B, per_side ** 2)``.
-        per_side: Patches along each side.
-
-    Returns:
-        Shuffled images, ``(B, C, H, W)``.
+    ``permutations``, int64 ``(B, per_side ** 2)``, says which patch comes to each place, row by row. Images are
+    resized to a multiple of ``per_side`` and back where needed.
     """
     size = images.shape[2:]
     height, width = (length // per_side for length in size)

@@ -122,11 +122,7 @@ class EATA(GradientAdapted):
         return self.options.fisher_weight * torch.stack(penalties).sum()
 
     def set_fisher(self, table: Mapping[str, Tensor] | None) -> None:
-        """Hold parameters near their source values by their Fisher information; None stops doing so.
-
-        Args:
-            table: Fisher information by parameter name, as :func:`estimate_fisher` returns it.
-        """
+        """Hold parameters near the source by a table that :func:`estimate_fisher` returned; None: do not."""
         if table is None:
             self.fisher = None
             return

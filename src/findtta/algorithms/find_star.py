@@ -27,7 +27,7 @@ class FINDStarOptions(FINDOptions):
     """Options of FIND*."""
 
     threshold: float = option(
-        0.1, "layers whose sensitivity score (0 to 1) is below this are no longer split (gamma in the paper)"
+        0.1, "layers with a sensitivity score (0 to 1) below this are no longer split (gamma)"
     )
     cold_start: int = option(10, "number of first batches that layers are scored on, with all layers split")
 

@@ -24,12 +24,8 @@ from findtta.options import Options, option
 class IABNOptions(Options):
     """Options of IABN."""
 
-    k: float = option(
-        4.0, "number of standard errors beyond which an instance corrects the statistics; infinity: never"
-    )
-    base: str = option(
-        "source", "statistics to correct: 'source', or 'batch' (predictions then depend on the whole batch)"
-    )
+    k: float = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
+    base: str = option("source", "statistics to correct: 'source', or 'batch' (predictions depend on the batch)")
 
     def __post_init__(self) -> None:
         require_standard_errors(self, "k")

@@ -94,13 +94,9 @@ class GradientAdapted(Adapted):
         return BatchStatisticsNorm(norm)
 
     def learn(self, inputs: Tensor) -> Tensor:
-        """Predict a batch and learn from it; gradients are enabled, the inputs finite and not empty.
+        """Learn from a batch, ``(B, ...)``, and return its logits from before the update, ``(B, K)``.
 
-        Args:
-            inputs: The batch, ``(B, ...)``.
-
-        Returns:
-            Logits from before the update, ``(B, K)``.
+        Gradients are enabled, and the inputs are finite and not empty.
         """
         raise NotImplementedError
 
@@ -128,17 +124,10 @@ class GradientAdapted(Adapted):
     def make_optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the optimizer the options ask for."""
         options = self.options
+        common = {"lr": options.lr, "weight_decay": options.weight_decay}
         if options.optimizer == "adam":
-            return torch.optim.Adam(
-                parameters, lr=options.lr, betas=(options.momentum, 0.999), weight_decay=options.weight_decay
-            )
-        return torch.optim.SGD(
-            parameters,
-            lr=options.lr,
-            momentum=options.momentum,
-            nesterov=options.nesterov,
-            weight_decay=options.weight_decay,
-        )
+            return torch.optim.Adam(parameters, betas=(options.momentum, 0.999), **common)
+        return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
 
     def changing(self) -> list[Tensor]:
         """List every tensor of the model that learning changes, always in the same order."""
@@ -178,11 +167,7 @@ class GradientAdapted(Adapted):
         return logits
 
     def descend(self, loss: Tensor) -> bool:
-        """Take one optimizer step down ``loss``, unless it or its gradient is not finite.
-
-        Returns:
-            Whether the step was taken.
-        """
+        """Take one optimizer step unless the loss or its gradient is not finite; return whether it was taken."""
         usable = self.differentiate(loss)
         if usable:
             self.optimizer.step()
@@ -226,15 +211,7 @@ class GradientAdapted(Adapted):
         return self.guard.verdict()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict a batch of inputs and learn from it.
-
-        Args:
-            *args: The batch alone, a floating-point tensor ``(B, ...)``.
-            **kwargs: None are accepted.
-
-        Returns:
-            Logits, ``(B, K)``.
-        """
+        """Predict a batch, the only argument, a floating-point tensor ``(B, ...)``, and learn from it."""
         inputs = self._only_batch(args, kwargs)
         self.warned = False
         # The caller may have turned gradients off; what is learned must not depend on that.

@@ -2,17 +2,17 @@
 
 The images live in one tensor on the model's device, allocated once. Which slot holds what is decided
 on the host, from labels that are a few bytes per sample, so a batch costs one small transfer and one
-indexed copy. Random decisions are asked of a ``draws`` object, so that recorded draws can be replayed.
+indexed copy. Random decisions come from an object, so that recorded draws can be replayed.
 
-The stored items have an order, by class and then by time of arrival, which is the order in which
-:meth:`MemoryBank.contents` gives them and in which the papers' rules scan them.
+The stored items are ordered by class and then by time of arrival; :meth:`MemoryBank.contents` returns them in
+this order, and the papers' rules scan them in it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,7 @@ from findtta.errors import InputError
 
 
 class MemoryBank(nn.Module):
-    """Holds at most ``capacity`` images, filed under classes.
-
-    Args:
-        capacity: Number of images it can hold.
-    """
+    """Holds at most ``capacity`` images, filed under classes."""
 
     images: Tensor
 
@@ -98,42 +94,26 @@ class MemoryBank(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-class ReservoirDraws(Protocol):
-    """The random decisions about a :class:`BalancedReservoir`."""
-
-    def fullest_class(self, classes: Sequence[int]) -> int:
-        """Pick one of the classes with most items, uniformly."""
-
-    def position(self, count: int) -> int:
-        """Pick one of ``count`` items of a class, uniformly, counted from the oldest."""
-
-    def uniform(self) -> float:
-        """Pick a number from 0 to 1, uniformly."""
-
-    def permutation(self, count: int) -> Sequence[int]:
-        """Pick an order of ``count`` items, uniformly."""
-
-
-class GeneratorDraws:
-    """Random decisions from a torch generator.
-
-    Args:
-        generator: A generator on the CPU.
-    """
+class ReservoirDraws:
+    """The random decisions about a :class:`BalancedReservoir`, all uniform, from a generator on the CPU."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
 
     def fullest_class(self, classes: Sequence[int]) -> int:
+        """Pick one of the classes with most items."""
         return classes[self.position(len(classes))]
 
     def position(self, count: int) -> int:
+        """Pick one of ``count`` items of a class, counted from the oldest."""
         return int(torch.randint(count, (), generator=self.generator))
 
     def uniform(self) -> float:
+        """Pick a number from 0 to 1."""
         return float(torch.rand((), dtype=torch.float64, generator=self.generator))
 
     def permutation(self, count: int) -> Sequence[int]:
+        """Pick an order of ``count`` items."""
         order: list[int] = torch.randperm(count, generator=self.generator).tolist()
         return order
 
@@ -198,13 +178,9 @@ class BalancedReservoir(MemoryBank):
 class TimelyBank(MemoryBank):
     """Category-balanced sampling with timeliness and uncertainty (CSTU) of RoTTA.
 
-    Every class may hold ``capacity / num_classes`` items, a real number. Where room must be made,
-    the item that is oldest and least certain goes, unless the new one is worse.
-
-    Args:
-        capacity: Number of images it can hold.
-        timeliness: Weight of age in the score by which items are thrown out.
-        uncertainty: Weight of uncertainty in it.
+    Every class may hold ``capacity / num_classes`` items, a real number. Where room must be made, the item
+    with the highest score goes, unless the new one has a higher one; ``timeliness`` and ``uncertainty`` are the
+    weights of age and uncertainty in the score.
     """
 
     def __init__(self, capacity: int, timeliness: float = 1.0, uncertainty: float = 1.0) -> None:

@@ -6,7 +6,7 @@ has succeeded, and dropped otherwise, so a batch that cannot be learned from lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,12 +14,7 @@ from torch import Tensor, nn
 
 
 class MovingStatistics(nn.Module):
-    """Mean and variance of one layer, which start at the source's.
-
-    Args:
-        norm: The BatchNorm layer to start from.
-        momentum: Weight of newly proposed statistics, 0 to 1.
-    """
+    """Mean and variance of one layer, which start at those of ``norm`` and move by ``momentum``, 0 to 1."""
 
     mean: Tensor
     variance: Tensor
@@ -55,35 +50,28 @@ class MovingStatistics(nn.Module):
 
     @staticmethod
     def all_of(*models: nn.Module) -> list[MovingStatistics]:
-        """List the moving statistics of some models, in module order."""
+        """List the moving statistics of models, in module order."""
         return [module for model in models for module in model.modules() if isinstance(module, MovingStatistics)]
 
     @staticmethod
     def tensors_of(*models: nn.Module) -> list[Tensor]:
-        """List the tensors of all moving statistics of some models."""
+        """List the tensors of all moving statistics of models."""
         return [tensor for moving in MovingStatistics.all_of(*models) for tensor in moving.buffers()]
 
 
-class Proposals:
-    """Everything proposed while :func:`learning_statistics` lasts."""
+@contextmanager
+def learning_statistics(*models: nn.Module) -> Iterator[Callable[[], None]]:
+    """Let the layers of models learn statistics within the block; call what it yields to accept them."""
+    statistics = MovingStatistics.all_of(*models)
 
-    def __init__(self, statistics: list[MovingStatistics]) -> None:
-        self.statistics = statistics
-
-    def accept(self) -> None:
-        """Take over all proposals."""
-        for moving in self.statistics:
+    def accept() -> None:
+        for moving in statistics:
             moving.accept()
 
-
-@contextmanager
-def learning_statistics(*models: nn.Module) -> Iterator[Proposals]:
-    """Let the layers of some models learn statistics within the block; nothing is kept unless accepted."""
-    statistics = MovingStatistics.all_of(*models)
     for moving in statistics:
         moving.learning = True
     try:
-        yield Proposals(statistics)
+        yield accept
     finally:
         for moving in statistics:
             moving.learning = False

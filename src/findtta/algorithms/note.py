@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Cost
 from findtta.algorithms.iabn import IABN, InstanceAwareNorm, require_standard_errors, unbiased_batch_moments
 from findtta.algorithms.learning import GradientAdapted
-from findtta.algorithms.memory_bank import BalancedReservoir, GeneratorDraws, ReservoirDraws
+from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import batch_moments
@@ -97,7 +97,7 @@ class NOTE(GradientAdapted):
         super().prepare(model, sites)
         self.bank = BalancedReservoir(self.options.memory_size)
         #: Where random decisions come from; replace it to replay recorded ones.
-        self.draws: ReservoirDraws = GeneratorDraws(self.generator)
+        self.draws = ReservoirDraws(self.generator)
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         options = self.options
@@ -128,12 +128,12 @@ class NOTE(GradientAdapted):
     def _update(self) -> None:
         images = self.bank.contents()
         shuffled = torch.tensor(self.draws.permutation(len(images)), device=images.device)
-        with learning_statistics(self.model) as statistics:
+        with learning_statistics(self.model) as accept_statistics:
             probabilities = self.logits(images[shuffled]).softmax(1)
             # The mean is over samples and classes, so the entropy is divided by the number of classes.
             loss = -(probabilities * torch.log(probabilities + LOG_FLOOR)).mean()
             if self.descend(loss):
-                statistics.accept()
+                accept_statistics()
 
     def changing(self) -> list[Tensor]:
         return super().changing() + MovingStatistics.tensors_of(self.model)

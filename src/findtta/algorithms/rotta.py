@@ -117,15 +117,15 @@ class RoTTA(TeacherStudent):
 
     def _update(self) -> None:
         images = self.bank.contents()
-        # Old images teach less. The authors weigh in float32 whatever the model's precision.
+        # Old images count less. The authors compute the weights in float32 for every precision of the model.
         age = torch.tensor([age / self.options.memory_size for age in self.bank.ages()], device=images.device)
         weight = torch.exp(-age) / (1 + torch.exp(-age))
-        with learning_statistics(self.model, self.student) as statistics:
+        with learning_statistics(self.model, self.student) as accept_statistics:
             teacher_logits = self.predict(images)
             student_logits = self.student(self.augmented(images))
             loss = (weight * teacher_cross_entropy(student_logits, teacher_logits)).mean()
             if self.descend(loss):
-                statistics.accept()
+                accept_statistics()
                 self.follow(self.trained_names, self.options.nu)
 
     def changing(self) -> list[Tensor]:

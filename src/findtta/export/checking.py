@@ -34,24 +34,20 @@ NEAR_TIE = 1e-6
 
 @dataclass(frozen=True)
 class BatchCheck:
-    """One batch, run by the file and by the model.
+    """One batch, run by the file and by the model."""
 
-    Attributes:
-        images: ``"random"`` or ``"given"``.
-        batch_size: How many.
-        difference: The largest difference of two logits, as a share of the largest logit (of at least 1).
-        labels_changed: How many samples got another label, other than by a tie of two logits.
-        near_ties: If the logits differ: how many samples, over all layers, have another first neighbour.
-        margin: How much less similar than the most similar those neighbours are at most (cosine, float64).
-        same_neighbours: The difference that is left when the model uses the file's first neighbours.
-    """
-
+    #: ``"random"`` or ``"given"``.
     images: str
     batch_size: int
+    #: The largest difference of two logits, as a share of the largest logit (of at least 1).
     difference: float
+    #: How many samples got another label, other than by a tie of two logits.
     labels_changed: int
+    #: If the logits differ: how many samples, over all layers, have another first neighbour.
     near_ties: int = 0
+    #: How much less similar than the most similar those neighbours are at most (cosine, float64).
     margin: float | None = None
+    #: The difference that is left when the model uses the file's first neighbours.
     same_neighbours: float | None = None
 
     @property
@@ -193,29 +189,17 @@ def _batches(
 
 @dataclass(frozen=True)
 class Replay:
-    """An adapted model run with the first neighbours of another runtime.
-
-    Attributes:
-        logits: What the model returns then.
-        choices: How many samples, over all layers, have another first neighbour in the model itself.
-        margin: How much more similar than the chosen neighbour the nearest is at most (cosine, float64).
-    """
+    """An adapted model run with the first neighbours of another runtime."""
 
     logits: Tensor
-    choices: int
-    margin: float
+    choices: int  # how many samples, over all layers, have another first neighbour in the model itself
+    margin: float  # how much more similar than the chosen neighbour the nearest is at most (cosine, float64)
 
 
 def replay(adapted: Adapted, images: Tensor, neighbours: Sequence[Array]) -> Replay | None:
-    """Run a copy of the model with given first neighbours.
+    """Run a copy of the model with given first neighbours, in the order in which layers are called.
 
-    Args:
-        adapted: The model; it is not changed.
-        images: The batch.
-        neighbours: What each layer is to use, in the order in which layers are called.
-
-    Returns:
-        The outcome, or None if the model does not need as many.
+    Returns None if the model does not need as many.
     """
     model = copy.deepcopy(adapted)
     forced = _Forced([torch.from_numpy(np.asarray(chosen)).to(images.device) for chosen in neighbours])
@@ -246,15 +230,10 @@ class _Forced:
 
 
 def lost_similarity(features: Tensor, chosen: Tensor) -> float:
-    """How much more similar the nearest other sample is than the chosen one, at most over all samples.
+    """How much more similar the nearest other sample is than the chosen one: the largest difference of cosines.
 
-    Args:
-        features: One vector per sample, ``(B, C)``.
-        chosen: One neighbour per sample, ``(B,)``.
-
-    Returns:
-        A difference of cosines, computed in float64; infinite if a sample chose a poisoned one, or itself
-        where there was another.
+    ``features`` has one vector per sample, ``(B, C)``, and ``chosen`` one neighbour, ``(B,)``. The result is
+    infinite if a sample chose a poisoned one, or itself where there was another.
     """
     wide = features.double()
     usable = wide.isfinite().all(1)

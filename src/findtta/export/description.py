@@ -31,37 +31,21 @@ def require_export_extra(module: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What is needed to use an exported file.
-
-    Attributes:
-        method: The name of the method inside.
-        options: Its options.
-        input_shape: The shape of one sample, without the batch.
-        dtype: The type of the input's numbers.
-        max_batch: The largest batch that the graph takes.
-        labels: The names of the classes, where known.
-        mean: What the graph subtracts from the RGB channels, on the [0, 1] scale, where known.
-        std: What it divides them by then.
-        model: The name of the architecture, where known.
-        opset: The version of the ONNX operators; None in a ``.pt2`` file.
-        findtta: The version of this package that wrote the file.
-        torch: The version of torch that traced the model.
-        neighbours: The values of the graph that hold first neighbours, one per layer that makes groups.
-    """
+    """What is needed to use an exported file."""
 
     method: str
-    options: Mapping[str, Any]
-    input_shape: tuple[int, ...]
-    dtype: str
-    max_batch: int
-    labels: tuple[str, ...] | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    model: str | None
-    opset: int | None
-    findtta: str
-    torch: str
-    neighbours: tuple[str, ...]
+    options: Mapping[str, Any]  # of the method
+    input_shape: tuple[int, ...]  # of one sample, without the batch
+    dtype: str  # of the input
+    max_batch: int  # the largest batch that the graph takes
+    labels: tuple[str, ...] | None  # names of the classes; this and the next three only where known
+    mean: tuple[float, ...] | None  # what the graph subtracts from the RGB channels, on the [0, 1] scale
+    std: tuple[float, ...] | None  # what it divides them by then
+    model: str | None  # the architecture
+    opset: int | None  # version of the ONNX operators; None in a .pt2 file
+    findtta: str  # version of this package that wrote the file
+    torch: str  # version of torch that traced the model
+    neighbours: tuple[str, ...]  # values of the graph that hold first neighbours, one per layer that makes groups
 
     @classmethod
     def of(
@@ -108,14 +92,7 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Read what an exported file says about itself, without running it.
-
-    Args:
-        path: A ``.onnx`` or ``.pt2`` file written by this package.
-
-    Returns:
-        The method, its options, labels, normalisation, input size and versions.
-    """
+    """Read the description in a ``.onnx`` or ``.pt2`` file that this package wrote, without running it."""
     path = existing_file(path)
     written = _written_in_onnx(path) if path.suffix == ".onnx" else _written_in_pt2(path)
     try:

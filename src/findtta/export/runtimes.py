@@ -22,26 +22,14 @@ Array = NDArray[Any]
 
 
 class Runtime(ABC):
-    """An exported file, ready to run: call it with a batch of images, and it returns their logits.
-
-    Args:
-        path: The file.
-        description: What it says about itself.
-    """
+    """An exported file, ready to run: call it with a batch of images, and it returns their logits."""
 
     def __init__(self, path: Path, description: Description) -> None:
         self.path = path
         self.description = description
 
     def __call__(self, images: Array) -> Array:
-        """Return the logits of a batch.
-
-        Args:
-            images: Floats of shape ``(batch, *description.input_shape)``.
-
-        Returns:
-            Logits, ``(batch, classes)``.
-        """
+        """Return the logits, ``(batch, classes)``, of floats of shape ``(batch, *description.input_shape)``."""
         return self._run(self._checked(images))
 
     def run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
@@ -71,13 +59,7 @@ class Runtime(ABC):
 
 
 class OnnxRuntime(Runtime):
-    """A ``.onnx`` file in onnxruntime.
-
-    Args:
-        path: The file.
-        description: What it says about itself.
-        threads: Number of CPU threads; None for all cores.
-    """
+    """A ``.onnx`` file in onnxruntime, on a number of CPU threads (None: all cores)."""
 
     def __init__(self, path: Path, description: Description, threads: int | None = None) -> None:
         super().__init__(path, description)
@@ -111,12 +93,7 @@ class OnnxRuntime(Runtime):
 
 
 class ProgramRuntime(Runtime):
-    """A ``.pt2`` file in torch.
-
-    Args:
-        path: The file.
-        description: What it says about itself.
-    """
+    """A ``.pt2`` file in torch."""
 
     def __init__(self, path: Path, description: Description) -> None:
         super().__init__(path, description)

@@ -29,7 +29,7 @@ def instance_aware_moments(
         base_mean: Mean to correct, ``(C,)``.
         base_variance: Variance to correct, ``(C,)``.
         positions: Number of values each instance moment was computed from.
-        k: How many standard errors a deviation must exceed to count.
+        k: Number of standard errors that a difference must exceed to count.
         eps: Added to the base variance.
 
     Returns:

@@ -34,7 +34,7 @@ def layer_score(divergence: Tensor) -> Tensor:
         divergence: Divergence per channel, ``(C,)``.
 
     Returns:
-        ``(1 + sigmoid(std)) * mean`` over the channels, a scalar; the deviation is the population's.
+        ``(1 + sigmoid(std)) * mean`` over the channels, a scalar; ``std`` is the population's standard deviation.
     """
     return (1 + torch.sigmoid(divergence.std(correction=0))) * divergence.mean()
 

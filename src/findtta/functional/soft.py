@@ -1,7 +1,7 @@
-"""Soft neighbourhoods: every sample has statistics of its own, averaged over the samples that drift like it.
+"""Soft neighbourhoods: statistics for every sample, averaged over the samples with a similar drift.
 
-All of it is in units of the source: a mean counts source deviations from the source's mean, and a variance is a
-multiple of the source's. See :func:`in_source_units`.
+Everything is in units of the source (see :func:`in_source_units`): means are shifts from the source's mean in
+source standard deviations, and variances are multiples of the source's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 from findtta.functional.moments import replace_nan
 
 POISONED = -math.inf  # its weight is exactly 0 at any temperature
-LEAST_LIKENESS = -2.0  # below any, rounded as it may be; a sample on its own has this for its nearest
-NO_DRIFT = 1e-12  # keeps the likeness of samples that are just like the source from being 0 / 0
+LEAST_SIMILARITY = -2.0  # below any; that of a sample without others to its nearest neighbour
+NO_DRIFT = 1e-12  # keeps the similarity of samples without drift from being 0 / 0
 LEAST_DRIFT = 1e-6  # has a logarithm
 DEPTH_EXPONENT = 0.4  # divergence falls with depth, with drift and without: see docs/beyond-find.md
 
@@ -33,25 +33,24 @@ def in_source_units(
         eps: Added to variances.
 
     Returns:
-        Shift of the mean in source deviations, and deviation as a multiple of the source's, ``(B, C)`` each: 0 and
-        1 for a sample that is just like the source.
+        Shift of the mean in source standard deviations, and standard deviation as a multiple of the source's,
+        ``(B, C)`` each: 0 and 1 for a sample without drift.
     """
     scale = torch.rsqrt(source_variance + eps)
     return (mean - source_mean) * scale, torch.sqrt(variance + eps) * scale
 
 
 def soft_neighbours(shift: Tensor, stretch: Tensor, temperature: float) -> Tensor:
-    """Weigh the samples of a batch by how much alike they drift.
+    """Weigh the samples of a batch by the similarity of their drift.
 
-    With ``W(i, j)`` the Wasserstein distance of two samples (as Gaussians with independent channels), they are
-    alike by ``1 - W(i, j)^2 / (W(i, source)^2 + W(j, source)^2)``: 1 for the same drift, 0 for drifts that have
-    nothing to do with each other, -1 for opposite ones. Weights are a softmax over that. A sample counts for
-    itself as much as its nearest neighbour does, not more: else its own content would outweigh the drift that it
-    shares.
+    With ``W(i, j)`` the Wasserstein distance of two samples (as Gaussians with independent channels), the
+    similarity is ``1 - W(i, j)^2 / (W(i, source)^2 + W(j, source)^2)``: 1 for the same drift, 0 for unrelated
+    drifts, -1 for opposite ones. Weights are a softmax over it. A sample counts for itself as much as its nearest
+    neighbour does, not more: otherwise its own content would outweigh the drift that it shares.
 
     Args:
         shift: Means in units of the source, ``(B, C)``.
-        stretch: Deviations in units of the source, ``(B, C)``.
+        stretch: Standard deviations in units of the source, ``(B, C)``.
         temperature: Small: the nearest neighbours only; large: the whole batch.
 
     Returns:
@@ -59,19 +58,19 @@ def soft_neighbours(shift: Tensor, stretch: Tensor, temperature: float) -> Tenso
     """
     drift = torch.cat([shift, stretch - 1], 1)
     energy = (drift * drift).sum(1) + NO_DRIFT
-    half_likeness = replace_nan(drift @ drift.T / (energy[:, None] + energy), POISONED)
-    return torch.softmax(_nearest_on_diagonal(half_likeness) * (2 / temperature), 1)
+    half_similarity = replace_nan(drift @ drift.T / (energy[:, None] + energy), POISONED)
+    return torch.softmax(_nearest_on_diagonal(half_similarity) * (2 / temperature), 1)
 
 
-def _nearest_on_diagonal(likeness: Tensor) -> Tensor:
+def _nearest_on_diagonal(similarity: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
-        likeness.fill_diagonal_(LEAST_LIKENESS)
-        likeness.diagonal().copy_(likeness.amax(1))
-        return likeness
+        similarity.fill_diagonal_(LEAST_SIMILARITY)
+        similarity.diagonal().copy_(similarity.amax(1))
+        return similarity
     # The quicker form above would fix the size of the batch in a traced graph.
-    index = torch.arange(likeness.shape[0], device=likeness.device)
+    index = torch.arange(similarity.shape[0], device=similarity.device)
     itself = index[:, None] == index
-    return torch.where(itself, likeness.masked_fill(itself, LEAST_LIKENESS).amax(1, keepdim=True), likeness)
+    return torch.where(itself, similarity.masked_fill(itself, LEAST_SIMILARITY).amax(1, keepdim=True), similarity)
 
 
 def weighted_moments(mean: Tensor, variance: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +109,7 @@ def log_drift(mean: Tensor, variance: Tensor, own_share: Tensor) -> Tensor:
 
 
 def drift_threshold(layers: int, threshold: float) -> float:
-    """The drift at which the gate is half open after so many layers; ``threshold`` is that after the first."""
+    """The drift at which the gate is half open after a number of layers; ``threshold`` is that after the first."""
     return threshold * layers**-DEPTH_EXPONENT
 
 
