@@ -384,3 +384,54 @@ def test_a_model_that_has_cached_results_with_gradients_can_be_adapted():
     adapted = findtta.adapt(model, alpha=1.0)
     assert torch.equal(adapted(batch), model(batch).detach())
     assert model.cache["scale"] is cached
+
+
+# A method of one's own
+
+
+class MedianNorm(findtta.AdaptiveNorm):
+    """Normalises every channel by the median of all its values."""
+
+    needs_features = True
+
+    def __init__(self, norm, calls):
+        super().__init__(norm)
+        self.calls = calls
+
+    def statistics(self, mean, variance, features):
+        self.calls.append(features.shape)
+        centre = features.transpose(0, 1).flatten(1).median(1).values
+        return centre, self.source_statistics(mean, variance)[1]
+
+
+class Median(findtta.Adapted):
+    name = "median"
+    summary = "medians in place of means"
+    citation = "none"
+
+    def prepare(self, model, sites):
+        self.calls = []
+        self.names = [site.name for site in sites]
+
+    def make_layer(self, norm):
+        return MedianNorm(norm, self.calls)
+
+
+def test_a_method_of_ones_own_prepares_before_its_layers_and_gets_the_features():
+    model, batch = filled(nn.Sequential(nn.BatchNorm2d(3))), images(5)
+    adapted = findtta.adapt(model, Median)
+    assert adapted.names == ["0"]
+    got = adapted(batch)
+    assert adapted.calls == [batch.shape]
+    median = batch.transpose(0, 1).flatten(1).median(1).values
+    want = nn.functional.batch_norm(batch, median, model[0].running_var, model[0].weight, model[0].bias)
+    assert torch.allclose(got, want, atol=1e-6)
+
+
+def test_layers_are_found_once(monkeypatch):
+    from findtta.layers import surgery
+
+    calls, find_norms = [], surgery.find_norms
+    monkeypatch.setattr(surgery, "find_norms", lambda model: calls.append(model) or find_norms(model))
+    findtta.adapt(tiny(), "find")
+    assert len(calls) == 1

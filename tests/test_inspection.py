@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 import findtta
+from findtta.cli.main import main
 from nets import (
     ActivatedNorm,
     FrozenBatchNorm2d,
@@ -192,3 +193,9 @@ def test_the_model_is_not_touched(batch):
     before = snapshot(model)
     findtta.inspect(model, batch)
     assert_same_snapshot(before, snapshot(model))
+
+
+@pytest.mark.parametrize(("name", "layers"), [("shapes-resnet26", 27), ("resnet20", 21)])
+def test_command_takes_every_name_of_the_opener(name, layers, capsys):
+    assert main(["inspect", name]) == 0
+    assert f"{layers} of {layers} normalisation layers can be adapted" in capsys.readouterr().out
