@@ -5,7 +5,6 @@ Everything about a run but its seed is one of the ``FIELDS``.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -16,7 +15,7 @@ from typing import Any
 
 from findtta.bench.result import Result
 from findtta.data.dataset import MAIN_CORRUPTIONS, split_domain
-from findtta.registry import BUILT_IN, load_method, method_names
+from findtta.registry import BUILT_IN, load_method
 from findtta.streams import SCENARIOS
 
 #: What can be the rows or columns of a table, and the fields that differ along with it.
@@ -77,8 +76,7 @@ class NamedRun:
 
 def named_runs(results: Iterable[Result]) -> list[NamedRun]:
     """Return results with their settings, in the same order; they must be complete."""
-    defaults = _Defaults()
-    runs = [NamedRun(result, _fields(result, defaults) if result.config else _asked(result)) for result in results]
+    runs = [NamedRun(result, _fields(result) if result.config else _asked(result)) for result in results]
     editions = _editions([run for run in runs if run.result.config])
     return [
         NamedRun(run.result, {**run.fields, "edition": editions[run.result.digest]})
@@ -101,12 +99,14 @@ def ordered(fields: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[tupl
     return sorted(set(keys), key=lambda key: tuple(map(place, fields, key)))
 
 
-def _fields(result: Result, defaults: _Defaults) -> dict[str, Any]:
+def _fields(result: Result) -> dict[str, Any]:
     config = result.config
     data, stream, model = config["data"], config["stream"], config["model"]
     says_so = "(generated)" in data["name"] or not data["generated"]
-    options = _assignments(defaults.unusual_options(result))
-    settings = _assignments(_unusual(stream["settings"], defaults.of_scenario(stream["scenario"])))
+    options = _assignments(_unusual_options(result))
+    scenario = SCENARIOS.get(stream["scenario"])
+    usual = {field.name: field.default for field in dataclasses.fields(scenario)} if scenario else {}
+    settings = _assignments(_unusual(stream["settings"], usual))
     return {
         "method": f"{config['method']} ({', '.join(options)})" if options else config["method"],
         "stream": f"{stream['scenario']}:{','.join(settings)}" if settings else stream["scenario"],
@@ -135,37 +135,25 @@ def _asked(result: Result) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class _Defaults:
-    """Default options of methods and settings of scenarios, so that only those that differ are shown."""
+def _unusual_options(result: Result) -> dict[str, Any]:
+    """Return the options that are not the method's defaults, without a seed that is just the run's."""
+    asked = result.spec.get("options")
+    asked = asked if isinstance(asked, Mapping) else {}
+    defaults = _method_defaults(result.config["method"])
+    if defaults is None:
+        return dict(asked)
+    options = {name: value for name, value in result.config["options"].items() if name != "seed" or name in asked}
+    return _unusual(_as_json(options), defaults)
 
-    def __init__(self) -> None:
-        self._methods: dict[str, Mapping[str, Any] | None] = {}
 
-    def unusual_options(self, result: Result) -> dict[str, Any]:
-        """Return the options that are not the method's defaults, without a seed that is just the run's."""
-        asked = result.spec.get("options")
-        asked = asked if isinstance(asked, Mapping) else {}
-        defaults = self._of_method(result.config["method"])
-        if defaults is None:  # a method of a package that is not installed here
-            return dict(asked)
-        options = {
-            name: value for name, value in result.config["options"].items() if name != "seed" or name in asked
-        }
-        return _unusual(_as_json(options), defaults)
-
-    def of_scenario(self, scenario: str) -> Mapping[str, Any]:
-        """Return the default settings of a scenario."""
-        kind = SCENARIOS.get(scenario)
-        return {field.name: field.default for field in dataclasses.fields(kind)} if kind else {}
-
-    def _of_method(self, method: str) -> Mapping[str, Any] | None:
-        if method not in self._methods:
-            self._methods[method] = None
-            if method in BUILT_IN or method in method_names():
-                with contextlib.suppress(Exception):  # a broken package of someone else must not hide results
-                    fields = dataclasses.fields(load_method(method).options_type)
-                    self._methods[method] = _as_json({field.name: field.default for field in fields})
-        return self._methods[method]
+@functools.cache
+def _method_defaults(method: str) -> Mapping[str, Any] | None:
+    """Return the default options of a method, or None if its package is not installed here or broken."""
+    try:
+        fields = dataclasses.fields(load_method(method).options_type)
+    except Exception:
+        return None
+    return _as_json({field.name: field.default for field in fields})
 
 
 def _unusual(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
