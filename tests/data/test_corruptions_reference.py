@@ -2,6 +2,7 @@
 
 import io
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,19 +11,18 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_corruptions import WORST_FIRST, pictures
 
-from findtta.data.corruptions import TABLES, corrupt, ice, noise, weather
+from findtta.data.corruptions import TABLES, constants_for, corrupt, ice, noise, weather
 from findtta.data.corruptions import _filters as filters
-from findtta.data.corruptions.blur import disk, glass_blur, scattered
-from findtta.data.corruptions.constants import constants_for
+from findtta.data.corruptions.blur import disk, glass_blur, scattered, zooms
 from findtta.data.corruptions.digital import affine_sources, hue_parts
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES
-from findtta.data.randomness import Draws
+from findtta.data.randomness import integers, sample_keys, uniform
 
 RANDOM = np.random.default_rng(0)
 
 
-def draws(count, name="test"):
-    return Draws(0, np.arange(count), name, 1)
+def draws(count, name="test", severity=1):
+    return partial(sample_keys, 0, np.arange(count), name, severity)
 
 
 def gray(count, height, width, seed=0):
@@ -52,13 +52,13 @@ def test_gaussian_filter_is_that_of_scipy(sigma, border, mode):
 @pytest.mark.parametrize("sigma", [0.96, 6.4, 170.8])
 def test_wide_smoothing_is_that_of_scipy(sigma):
     ndimage = pytest.importorskip("scipy.ndimage")
-    field = 2 * draws(2).uniform("field", 33, 40) - 1
+    field = 2 * uniform(draws(2)("field"), 33, 40) - 1
     expected = ndimage.gaussian_filter(field[1].astype(np.float64), sigma, mode="reflect", truncate=3)
     assert np.allclose(filters.smooth_field(field, sigma, 3)[1], expected, rtol=0, atol=3e-6)
 
 
 def test_smoothing_adds_up_exactly():
-    matrix, column = filters.smoothing_matrix(64, 3.0, 3.0), 2 * draws(1).uniform("field", 64).ravel() - 1
+    matrix, column = filters.smoothing_matrix(64, 3.0, 3.0), 2 * uniform(draws(1)("field"), 64).ravel() - 1
     exact = [math.fsum(a * b for a, b in zip(row, column.tolist(), strict=True)) for row in matrix.tolist()]
     assert (matrix @ column.astype(np.float64)).tolist() == exact
 
@@ -200,7 +200,7 @@ def test_small_radius_leaves_only_the_soft_rim():
 def test_scattering_equals_copying_pixel_by_pixel(reach, size):
     height, width = size
     sources = scattered(draws(3), 0, reach, height, width)
-    offset = draws(3).integers("offset 0", 0, 4 * reach * reach, height, width)
+    offset = integers(draws(3)("offset 0"), 0, 4 * reach * reach, height, width)
     for image in range(3):
         pixels = np.arange(height * width).reshape(height, width)
         for y in range(height - reach, reach, -1):
@@ -224,7 +224,7 @@ def test_glass_blur_passes_over_the_image_as_often_as_told():
 
 def test_zoom_blur_averages_the_image_and_its_zooms():
     images = pictures(2, 32, 48)
-    factors = constants_for("cifar", "zoom_blur", 2)
+    factors = zooms(*constants_for("cifar", "zoom_blur", 2))
     unit = images / 255.0
     total = unit + sum(np.stack([filters.clipped_zoom(image, factor) for image in unit]) for factor in factors)
     expected = total / (len(factors) + 1) * 255
@@ -256,7 +256,7 @@ def literal_plasma(noise_numbers, side, decay):
 
 
 def test_clouds_are_diamonds_and_squares():
-    drawn = 2 * draws(2).uniform("clouds", 32 * 32 - 1) - 1
+    drawn = 2 * uniform(draws(2)("clouds"), 32 * 32 - 1) - 1
     got = weather.clouds(draws(2), 32, 20, 1.75)
     assert got.shape == (2, 32, 20)
     assert got[1] == pytest.approx(literal_plasma(drawn[1].tolist(), 32, 1.75)[:, :20], abs=1e-5)
@@ -284,14 +284,14 @@ def test_snow_only_brightens_and_falls_on_both_halves_alike():
 
 
 def test_frost_lies_over_the_image_in_proportion():
-    draw = Draws(0, np.arange(3), "frost", 5)
+    draw = draws(3, "frost", 5)
     textures = ice.ice_textures(32, 40, 5)
     images = pictures(3, 32, 40)
     got = corrupt(images, "frost", 5)
     for row in range(3):
-        which = draw.integers("texture", 0, 5)[row]
-        top = draw.integers("top", 0, textures.shape[1] - 32)[row]
-        left = draw.integers("left", 0, textures.shape[2] - 40)[row]
+        which = integers(draw("texture"), 0, 5)[row]
+        top = integers(draw("top"), 0, textures.shape[1] - 32)[row]
+        left = integers(draw("left"), 0, textures.shape[2] - 40)[row]
         crop = textures[which, top : top + 32, left : left + 40]
         expected = np.clip(0.75 * images[row] + 0.45 * crop, 0, 255).astype(np.uint8)
         assert np.array_equal(got[row], expected)

@@ -87,7 +87,7 @@ def test_a_good_file_arrives(tmp_path, capsys):
     assert path.read_bytes() == CONTENT
     assert list(path.parent.iterdir()) == [path]
     assert requests == ["/file.tar"]
-    assert "file.tar" in capsys.readouterr().err  # the progress bar
+    assert "100%" in capsys.readouterr().err  # the progress bar
 
 
 def test_a_wrong_hash_is_refused_and_not_asked_for_again(tmp_path):
@@ -143,14 +143,6 @@ def test_a_dropped_connection_is_tried_again(tmp_path):
     with serving(lambda handler, _: send(handler, CONTENT[:1000], length=len(CONTENT))) as (url, requests):
         assert "could not be fetched" in attempt(url, tmp_path / "to", attempts=2)
         assert len(requests) == 2
-
-
-def test_the_waits_between_attempts_double(tmp_path, monkeypatch):
-    waits = []
-    monkeypatch.setattr(time, "sleep", waits.append)
-    with serving(lambda handler, _: send(handler, b"", 503)) as (url, _):
-        attempt(url, tmp_path / "to", attempts=4, back_off=3)
-    assert [wait for wait in waits if wait >= 1] == [3, 6, 12]
 
 
 def test_a_silent_server_times_out(tmp_path):

@@ -141,11 +141,11 @@ def test_a_damaged_partial_file_is_begun_anew(tmp_path, damage):
         make(out, CountedRows(InMemory(), 20), corruptions=["contrast"])
     partial, marker = out / "contrast.npy.partial", out / "findtta.json"
     content = json.loads(marker.read_text())
-    assert content["unfinished"] == {"contrast": [1, 2]}
+    assert content["severities"] == {"contrast": [1, 2]}
     if damage == "truncated":
         partial.write_bytes(partial.read_bytes()[:5000])
     elif damage == "no record":
-        marker.write_text(json.dumps({**content, "unfinished": {}}))
+        marker.write_text(json.dumps({**content, "severities": {}}))
     else:
         partial.unlink()
     make(out, corruptions=["contrast"])
@@ -288,9 +288,9 @@ class Broken(InMemory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("deadly", "message"), [(False, "ValueError: no such luck"), (True, "ended early")])
+@pytest.mark.parametrize(("deadly", "message"), [(False, "no such luck"), (True, "ended early")])
 def test_failing_workers_are_reported_and_stopped(tmp_path, deadly, message):
-    with pytest.raises(WorkerError, match=message):
+    with pytest.raises(WorkerError if deadly else ValueError, match=message):
         make(tmp_path / "c", Broken(deadly), workers=2)
     assert multiprocessing.active_children() == []
     assert not (tmp_path / "c" / "contrast.npy").exists()

@@ -8,14 +8,14 @@ was generated, and how; so a run that is stopped, or killed, is continued by the
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from PIL import Image
 from tqdm import tqdm
 
 import findtta
+from findtta._io import atomic_write
 from findtta._processes import ignore_sigint
 from findtta.data.arrays import LABELS_FILE
 from findtta.data.corruptions import CORRUPTIONS, TABLES, corrupt
@@ -92,23 +93,13 @@ class CorruptedDataset(DomainDataset):
 
 
 class WorkerError(FindTTAError, RuntimeError):
-    """A process that made images has failed."""
+    """A process that made images has ended early."""
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Rows of one domain, and the file or folder that their images go to."""
-
-    corruption: str
-    severity: int
-    start: int
-    stop: int
-    place: Path
-
-
-_Write = Callable[[CorruptedDataset, _Block], None]
-#: Does blocks of work by a function, in this process or in several.
-_Work = Callable[[_Write, Sequence[_Block]], None]
+#: Makes some rows of a domain and writes them to a place; returns how many.
+_Write = Callable[[CorruptedDataset, str, Path, Rows], int]
+#: Makes all images of a domain, shared out over the workers.
+_Make = Callable[[_Write, str, Path], None]
 
 
 def generate(
@@ -151,6 +142,7 @@ def generate(
         )
     require_int("workers", workers)
     dataset = CorruptedDataset(clean, seed=seed, constants=constants)
+    count = len(clean.labels(CLEAN))
     chosen = layout or ("folders" if min(clean.image_size) >= _FOLDERS_FROM else "arrays")
     # All that the content depends on: two runs with the same settings make the same files.
     settings = {
@@ -159,17 +151,27 @@ def generate(
         "constants": constants,
         "clean": clean.name,
         "clean_identity": clean.identity,
-        "images": len(clean.labels(CLEAN)),
+        "images": count,
         "layout": chosen,
     }
     _prepare(out, name, settings, class_folders(clean) if chosen == "folders" else clean.classes)
+    size = _ROWS_AT_ONCE[chosen]
+    blocks = [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
     ordered = sorted(set(severities))
-    make = _make_array if chosen == "arrays" else _make_folders
-    rows = len(clean.labels(CLEAN)) * len(corruptions) * len(ordered)
-    with tqdm(total=rows, disable=not progress, unit="image") as bar, _workers(dataset, workers, bar) as work:
-        for corruption in corruptions:
+    total = count * len(corruptions) * len(ordered)
+    with tqdm(total=total, disable=not progress, unit="image") as bar, _workers(dataset, workers) as run:
+
+        def make(write: _Write, domain: str, place: Path) -> None:
+            for made in run(write, domain, place, blocks):
+                bar.update(made)
+
+        for position, corruption in enumerate(corruptions):
             bar.set_description(corruption)
-            make(out, dataset, corruption, ordered, work, bar)
+            if chosen == "arrays":
+                _make_array(out, dataset, corruption, ordered, make)
+            else:
+                _make_folders(out, dataset, corruption, ordered, make)
+            bar.update(count * len(ordered) * (position + 1) - bar.n)  # what a former run had made
     return out
 
 
@@ -196,55 +198,45 @@ def _prepare(out: Path, name: str, settings: dict[str, Any], classes: Sequence[s
             )
 
 
-def _recorded(out: Path, corruption: str, key: str = "severities") -> list[int] | None:
-    """Return the severities that the marker says are complete, or those of an ``"unfinished"`` file."""
-    marker = read_marker(out)
-    return marker.details.get(key, {}).get(corruption) if marker else None
-
-
-def _record(out: Path, corruption: str, severities: Sequence[int], key: str = "severities") -> None:
+def _record(out: Path, corruption: str, severities: Sequence[int]) -> None:
+    """Say in the marker which severities in the file of a corruption are complete."""
     marker = read_marker(out)
     if marker is None:
         raise InputError(f"{out} has lost its marker file while the dataset was being made.")
-    unfinished = {name: made for name, made in marker.details.get("unfinished", {}).items() if name != corruption}
-    details = {**marker.details, "unfinished": unfinished}
-    details[key] = {**details.get(key, {}), corruption: sorted(severities)}
-    write_marker(out, Marker(marker.name, marker.source, details))
+    marker.details["severities"] = {**marker.details["severities"], corruption: sorted(severities)}
+    write_marker(out, marker)
 
 
 def _make_array(
-    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], work: _Work, bar: Any
+    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], make: _Make
 ) -> None:
-    """Make or complete the file of a corruption; a block that a stopped run has finished is not made again."""
-    count = len(dataset.labels(CLEAN))
-    finished, partial = out / f"{corruption}.npy", out / f"{corruption}.npy.partial"
-    before = (_recorded(out, corruption) if finished.exists() else None) or []
+    """Make or complete the file of a corruption; a severity that a stopped run has finished is not made again."""
+    labels = np.tile(dataset.labels(CLEAN), len(SEVERITIES))
     if not (out / LABELS_FILE).exists():
-        _write_labels(out, dataset)
-    if set(severities) <= set(before):
-        bar.update(count * len(severities))
-        return
-    shape = (len(SEVERITIES) * count, *dataset.image_size, 3)
-    done = _recorded(out, corruption, "unfinished") if _has_shape(partial, shape) else None
-    if done is None:
-        require_room(out, int(np.prod(shape)), f"all severities of {corruption}")
-        if before:
-            shutil.copyfile(finished, partial)
-        else:
-            # A file with holes: blocks take room when they are made.
-            np.lib.format.open_memmap(partial, "w+", np.uint8, shape).flush()
-        done = before
+        with atomic_write(out / LABELS_FILE) as unfinished, unfinished.open("wb") as file:
+            np.save(file, labels.astype(np.uint8 if len(dataset.classes) <= 256 else np.int64))
+    marker = read_marker(out)
+    done = marker.details["severities"].get(corruption, []) if marker else []
+    finished, partial = out / f"{corruption}.npy", out / f"{corruption}.npy.partial"
+    if finished.exists():
+        if set(severities) <= set(done):
+            return
+        finished.replace(partial)
+    shape = (len(labels), *dataset.image_size, 3)
+    if not _has_shape(partial, shape):
+        require_room(out, math.prod(shape), f"all severities of {corruption}")
+        done = []
+        _record(out, corruption, done)
+        # A file with holes: blocks take room when they are made.
+        np.lib.format.open_memmap(partial, "w+", np.uint8, shape).flush()
     for severity in severities:
-        if severity in done:
-            bar.update(count)
-            continue
-        work(_write_rows, _blocks(corruption, severity, count, partial, "arrays"))
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        done = [*done, severity]
-        _record(out, corruption, done, "unfinished")
+        if severity not in done:
+            make(_write_rows, domain_name(corruption, severity), partial)
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            done = [*done, severity]
+            _record(out, corruption, done)
     partial.replace(finished)
-    _record(out, corruption, done)
 
 
 def _has_shape(partial: Path, shape: tuple[int, ...]) -> bool:
@@ -254,36 +246,24 @@ def _has_shape(partial: Path, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def _write_labels(out: Path, dataset: CorruptedDataset) -> None:
-    labels = np.tile(dataset.labels(CLEAN), len(SEVERITIES))
-    partial = out / f"{LABELS_FILE}.partial"
-    with partial.open("wb") as file:
-        np.save(file, labels.astype(np.uint8 if len(dataset.classes) <= 256 else np.int64))
-    partial.replace(out / LABELS_FILE)
-
-
-def _write_rows(dataset: CorruptedDataset, block: _Block) -> None:
-    array: Images = np.load(block.place, mmap_mode="r+", allow_pickle=False)
-    first = (block.severity - 1) * (len(array) // len(SEVERITIES))
-    rows = np.arange(block.start, block.stop)
-    array[first + rows] = dataset.images(domain_name(block.corruption, block.severity), rows)
+def _write_rows(dataset: CorruptedDataset, domain: str, place: Path, rows: Rows) -> int:
+    array: Images = np.load(place, mmap_mode="r+", allow_pickle=False)
+    severity = split_domain(domain)[1] or 1
+    array[(severity - 1) * (len(array) // len(SEVERITIES)) + rows] = dataset.images(domain, rows)
+    return len(rows)
 
 
 def _make_folders(
-    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], work: _Work, bar: Any
+    out: Path, dataset: CorruptedDataset, corruption: str, severities: Sequence[int], make: _Make
 ) -> None:
     """Make the folders of a corruption; an image that a stopped run has written is not made again."""
-    count = len(dataset.labels(CLEAN))
     for severity in severities:
         finished, partial = out / corruption / str(severity), out / corruption / f".{severity}.partial"
-        if finished.is_dir():
-            bar.update(count)
-            continue
-        for name in class_folders(dataset):
-            (partial / name).mkdir(parents=True, exist_ok=True)
-        work(_write_files, _blocks(corruption, severity, count, partial, "folders"))
-        partial.replace(finished)
-        _record(out, corruption, [*(_recorded(out, corruption) or []), severity])
+        if not finished.is_dir():
+            for name in class_folders(dataset):
+                (partial / name).mkdir(parents=True, exist_ok=True)
+            make(_write_files, domain_name(corruption, severity), partial)
+            partial.replace(finished)
 
 
 def class_folders(dataset: DomainDataset) -> tuple[str, ...]:
@@ -292,60 +272,42 @@ def class_folders(dataset: DomainDataset) -> tuple[str, ...]:
     return dataset.classes if plain else tuple(f"{label:04d}" for label in range(len(dataset.classes)))
 
 
-def _write_files(dataset: CorruptedDataset, block: _Block) -> None:
+def _write_files(dataset: CorruptedDataset, domain: str, place: Path, rows: Rows) -> int:
     names, labels = class_folders(dataset), dataset.labels(CLEAN)
-    files = {row: block.place / names[labels[row]] / f"{row:08d}.JPEG" for row in range(block.start, block.stop)}
+    files = {row: place / names[labels[row]] / f"{row:08d}.JPEG" for row in rows}
     missing = np.array([row for row, file in files.items() if not file.exists()], np.int64)
-    images = dataset.images(domain_name(block.corruption, block.severity), missing) if len(missing) else ()
+    images = dataset.images(domain, missing) if len(missing) else ()
     for row, image in zip(missing, images, strict=True):
         partial = files[row].with_suffix(".partial")
         Image.fromarray(image).save(partial, "JPEG", quality=JPEG_QUALITY)
         partial.replace(files[row])
-
-
-def _blocks(corruption: str, severity: int, count: int, place: Path, layout: Layout) -> list[_Block]:
-    rows = _ROWS_AT_ONCE[layout]
-    return [
-        _Block(corruption, severity, start, min(start + rows, count), place) for start in range(0, count, rows)
-    ]
+    return len(rows)
 
 
 @contextmanager
-def _workers(dataset: CorruptedDataset, count: int, bar: Any) -> Iterator[_Work]:
-    """Give a function that does blocks of work, in this process or in several."""
+def _workers(
+    dataset: CorruptedDataset, count: int
+) -> Iterator[Callable[[_Write, str, Path, Sequence[Rows]], Iterator[int]]]:
+    """Give a function that writes blocks of rows, in this process or in several."""
     if count == 1:
-
-        def work_here(write: _Write, blocks: Sequence[_Block]) -> None:
-            for block in blocks:
-                write(dataset, block)
-                bar.update(block.stop - block.start)
-
-        yield work_here
+        yield lambda write, domain, place, blocks: map(partial(write, dataset, domain, place), blocks)
         return
 
     # Forking a process that has threads (torch has) can hang the new one.
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_start_worker, initargs=(dataset,))
 
-    def work_in_pool(write: _Write, blocks: Sequence[_Block]) -> None:
+    def run_in_pool(write: _Write, domain: str, place: Path, blocks: Sequence[Rows]) -> Iterator[int]:
         with ignore_sigint():  # processes are started here
-            futures = [pool.submit(_write_in_worker, write, block) for block in blocks]
-        for block, future in zip(blocks, futures, strict=True):
-            try:
-                future.result()
-            except BrokenProcessPool:
-                raise WorkerError(
-                    "A process that makes images has ended early; perhaps memory is short. Run the command again "
-                    "to continue, with fewer workers."
-                ) from None
-            except Exception as error:
-                raise WorkerError(
-                    f"A process that makes images has failed: {type(error).__name__}: {error}"
-                ) from error
-            bar.update(block.stop - block.start)
+            return pool.map(partial(_write_in_worker, write, domain, place), blocks)
 
     try:
-        yield work_in_pool
+        yield run_in_pool
+    except BrokenProcessPool:
+        raise WorkerError(
+            "A process that makes images has ended early; perhaps memory is short. Run the command again to "
+            "continue, with fewer workers."
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -358,5 +320,5 @@ def _start_worker(dataset: CorruptedDataset) -> None:
     _of_worker.append(dataset)
 
 
-def _write_in_worker(write: _Write, block: _Block) -> None:
-    write(_of_worker[0], block)
+def _write_in_worker(write: _Write, domain: str, place: Path, rows: Rows) -> int:
+    return write(_of_worker[0], domain, place, rows)

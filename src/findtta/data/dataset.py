@@ -32,6 +32,18 @@ EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
+def are_images(array: Any) -> bool:
+    """Tell whether an array, or what describes one, has the type and shape of images: uint8, (n, height, width, 3)."""
+    return bool(array.dtype == np.uint8 and len(array.shape) == 4 and array.shape[3] == 3)
+
+
+def describe(array: object) -> str:
+    """Return what an array is, for errors."""
+    if hasattr(array, "shape") and hasattr(array, "dtype"):
+        return f"shape {tuple(array.shape)} and type {array.dtype}"
+    return f"a {type(array).__name__}"
+
+
 def domain_name(corruption: str, severity: int) -> str:
     """Return the name of a domain that has a severity, such as ``"fog@5"``."""
     return f"{corruption}@{severity}"
@@ -143,12 +155,8 @@ class DomainDataset(ABC):
         chosen: list[str] = []
         for wanted in domains:
             names = [wanted] if wanted in known else [domain_name(wanted, level) for level in severities]
-            missing = [name for name in names if name not in known]
-            if missing:
-                raise UnknownNameError(
-                    f"domains: {self.name} has no {missing[0]!r}.{close_matches(missing[0], self.domains)} "
-                    f"It has {_abbreviated(self.domains)}."
-                )
+            for name in names:
+                self.check_domain(name)
             chosen += [name for name in names if name not in chosen]
         if not chosen:
             raise OptionError("domains must name at least one domain, but the list is empty.")

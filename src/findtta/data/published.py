@@ -30,7 +30,7 @@ from findtta.options import require_known
 ROOT_VARIABLE = "FINDTTA_DATA"
 GENERATED_SUFFIX = "-generated"
 
-_WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
+_WORTH_ANOTHER_TRY = (408, 425, 429)  # among the errors of a client
 _STALE_AFTER = 24 * 3600.0  # seconds
 _ROOM_TO_SPARE = 64 * 2**20
 
@@ -41,13 +41,7 @@ class DownloadError(FindTTAError, OSError):
 
 @dataclass(frozen=True)
 class Archive:
-    """One file of a published dataset.
-
-    Attributes:
-        url: Where it is.
-        md5: Its hash, as published.
-        landmark: A file or folder in it that stands in the folder worth keeping.
-    """
+    """One file of a published dataset; the landmark is a file or folder that stands in the folder worth keeping."""
 
     url: str
     md5: str
@@ -61,12 +55,8 @@ class Archive:
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A dataset that can be fetched.
-
-    Attributes:
-        archives: Its parts; the one called ``"extra"`` is only fetched when asked for.
-        alias: The name of the folder its archive extracts to, which people keep.
-        classes: Names of the classes, where the data do not have them.
+    """A dataset that can be fetched: its parts, of which ``"extra"`` is only fetched when asked for, and the rest
+    of what ``published.toml`` says of it.
     """
 
     archives: Mapping[str, Archive]
@@ -151,8 +141,7 @@ def _assign_files(name: str, files: Sequence[Path]) -> dict[str, Path]:
     for file in files:
         if not file.is_file():
             raise InputError(f"--from-file must name a file, but {str(file)!r} does not exist.")
-        with file.open("rb") as content:
-            md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        md5 = _md5(file)
         if md5 not in part_of:
             expected = ", ".join(f"{archive.file_name} {archive.md5}" for archive in archives.values())
             raise DownloadError(
@@ -219,16 +208,9 @@ def _install(name: str, part: str, content: Path, folder: Path) -> None:
 
 
 def fetch(
-    url: str,
-    md5: str,
-    target: Path,
-    *,
-    attempts: int = 4,
-    back_off: float = 2.0,
-    timeout: float = 30.0,
-    progress: bool = True,
+    url: str, md5: str, target: Path, *, attempts: int = 4, timeout: float = 30.0, progress: bool = True
 ) -> Path:
-    """Download a file; it appears under its name only when it is complete and has the right hash.
+    """Download a file; it appears under its name only when it is complete, and stays only with the right hash.
 
     Proxies are taken from the environment (``https_proxy``, ``no_proxy``, ...).
 
@@ -237,7 +219,6 @@ def fetch(
         md5: The hash it must have.
         target: The file to write.
         attempts: How often to try when the connection or the server fails.
-        back_off: Seconds to wait before the second attempt; doubled before each further one.
         timeout: Seconds without a byte after which an attempt has failed.
         progress: Whether to show a progress bar.
 
@@ -246,43 +227,47 @@ def fetch(
     """
     pooch = require("pooch", "data", "downloading datasets")
     failures = require("requests", "data", "downloading datasets").exceptions
-    pooch.get_logger().setLevel("WARNING")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    pooch.get_logger().setLevel("INFO" if progress else "WARNING")
+    # Pooch is not told the hash: it would fetch a file with a wrong one again, and these files are large.
+    store = pooch.create(
+        target.parent, "", registry={target.name: None}, urls={target.name: url}, retry_if_failed=attempts - 1
+    )
     responses: list[Any] = []
 
     def check(response: Any, **_options: Any) -> None:
         responses.append(response)
         _check_response(response, url, target.parent)
 
-    for attempt in range(1, attempts + 1):
-        # A total of 1 until pooch knows the real one: without any, a bar is not true or false.
-        bar = tqdm(total=1, disable=not progress, unit="B", unit_scale=True, desc=target.name)
-        downloader = pooch.HTTPDownloader(bar, 2**20, timeout=timeout, hooks={"response": check})
-        try:
-            with _full_disk_explained(target.parent), bar:
-                pooch.retrieve(url, f"md5:{md5}", target.name, target.parent, downloader=downloader)
-            return target
-        except failures.RequestException as error:
-            status = error.response.status_code if isinstance(error, failures.HTTPError) else None
-            lasting = status not in (None, *_WORTH_ANOTHER_TRY) or isinstance(error, failures.InvalidURL)
-            if lasting or attempt == attempts:
-                proxy = " If this machine needs a proxy, set https_proxy." if status is None else ""
-                tried = "" if lasting else f" It failed {attempts} times; try again later."
-                raise DownloadError(f"{url} could not be fetched: {_innermost(error)}.{proxy}{tried}") from error
-        except ValueError as error:  # pooch says so of a wrong hash
-            raise DownloadError(
-                f"{url} gave a file other than the published one, whose md5 is {md5}. Something on the way "
-                "changed it, or the source did; nothing was kept."
-            ) from error
-        finally:
-            for response in responses:
-                response.close()  # pooch leaves the connection of a failed download open
-        time.sleep(back_off * 2 ** (attempt - 1))
-    raise OptionError(f"attempts must be at least 1, got {attempts}.")
+    downloader = pooch.HTTPDownloader(progress, 2**20, timeout=timeout, hooks={"response": check})
+    try:
+        with _full_disk_explained(target.parent):
+            store.fetch(target.name, downloader=downloader)
+    except failures.RequestException as error:
+        proxy = "" if error.response is not None else " If this machine needs a proxy, set https_proxy."
+        raise DownloadError(
+            f"{url} could not be fetched: {_innermost(error)}.{proxy} It failed {attempts} times; try again later."
+        ) from error
+    finally:
+        for response in responses:
+            response.close()  # pooch leaves the connection of a failed download open
+    if _md5(target) != md5:
+        target.unlink()
+        raise DownloadError(
+            f"{url} gave a file other than the published one, whose md5 is {md5}. Something on the way changed it, or "
+            "the source did; nothing was kept."
+        )
+    return target
+
+
+def _md5(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _check_response(response: Any, url: str, folder: Path) -> None:
-    """Refuse web pages, and files for which there is no room, before anything is written."""
+    """Refuse web pages, what will not come, and files for which there is no room, before anything is written."""
+    if 400 <= response.status_code < 500 and response.status_code not in _WORTH_ANOTHER_TRY:
+        raise DownloadError(f"{url} could not be fetched: {response.status_code} {response.reason}.")
     # Redirections, which come through here as well, often have a page as their body.
     if response.status_code == 200 and response.headers.get("Content-Type", "").startswith("text/html"):
         raise DownloadError(
@@ -306,18 +291,17 @@ def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
     size = archive.stat().st_size
     folder.mkdir(parents=True)
     require_room(folder, size, f"the content of {archive.name}")
-    bar = tqdm(disable=not progress, total=size, unit="B", unit_scale=True, desc=f"unpacking {archive.name}")
+    bar = {"disable": not progress, "total": size, "desc": f"unpacking {archive.name}"}
     try:
         with (
             _full_disk_explained(folder),
-            bar,
-            archive.open("rb") as file,
+            archive.open("rb") as packed,
+            tqdm.wrapattr(packed, "read", **bar) as file,
             tarfile.open(fileobj=file, mode="r|*") as tar,
         ):
             for member in tar:
                 tar.extract(member, folder, filter="data")
                 tar.members.clear()  # type: ignore[attr-defined]  # a million of them would fill the memory
-                bar.update(file.tell() - bar.n)
     except (tarfile.TarError, EOFError, OSError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, FindTTAError):

@@ -8,7 +8,7 @@ Flood, 2014), written out here so that no release of another library can change 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from statistics import NormalDist
 from typing import Any
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+#: Returns the keys of some samples for a purpose: ``sample_keys`` with all other arguments given.
+Keys = Callable[[str], Words]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -61,43 +63,6 @@ def normal(keys: Words, *shape: int) -> NDArray[np.float32]:
 def integers(keys: Words, low: int, high: int, *shape: int) -> NDArray[np.int64]:
     """Return integers in [low, high) of shape (keys, *shape)."""
     return low + np.floor(uniform(keys, *shape) * np.float32(high - low)).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Random numbers that depend on the image index, the corruption and what they are for, and nothing else.
-
-    Attributes:
-        seed: Any integer.
-        index: The index of each image, (n,).
-        corruption: Name of the corruption.
-        severity: Its severity.
-    """
-
-    seed: int
-    index: NDArray[np.int64]
-    corruption: str
-    severity: int
-
-    def keys(self, purpose: str) -> Words:
-        """Return one key per image."""
-        return sample_keys(self.seed, self.index, self.corruption, self.severity, purpose)
-
-    def uniform(self, purpose: str, *shape: int) -> NDArray[np.float32]:
-        """Return numbers in [0, 1), (n, *shape)."""
-        return uniform(self.keys(purpose), *shape)
-
-    def normal(self, purpose: str, *shape: int) -> NDArray[np.float32]:
-        """Return standard normal numbers, (n, *shape)."""
-        return normal(self.keys(purpose), *shape)
-
-    def shorts(self, purpose: str, *shape: int) -> NDArray[np.uint16]:
-        """Return integers in [0, 2**16), (n, *shape)."""
-        return shorts(self.keys(purpose), *shape)
-
-    def integers(self, purpose: str, low: int, high: int, *shape: int) -> NDArray[np.int64]:
-        """Return integers in [low, high), (n, *shape)."""
-        return integers(self.keys(purpose), low, high, *shape)
 
 
 @cache

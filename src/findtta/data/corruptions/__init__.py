@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,15 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from findtta.data.corruptions import blur, digital, noise, weather
-from findtta.data.corruptions.constants import TABLES, constants_for, default_table
-from findtta.data.dataset import SEVERITIES, Images
-from findtta.data.randomness import Draws
+from findtta.data.dataset import SEVERITIES, Images, are_images, describe
+from findtta.data.randomness import sample_keys
 from findtta.errors import InputError, OptionError
 from findtta.options import require_int, require_known
 
 __all__ = ["CORRUPTIONS", "TABLES", "corrupt"]
 
-#: Each takes uint8 images, their random numbers and the constants of a severity.
+#: Each takes uint8 images, the keys of their random numbers by purpose, and the constants of a severity.
 CORRUPTIONS: Mapping[str, Callable[..., Images]] = MappingProxyType(
     {
         "gaussian_noise": noise.gaussian_noise,
@@ -45,6 +47,12 @@ CORRUPTIONS: Mapping[str, Callable[..., Images]] = MappingProxyType(
     }
 )
 
+#: The constants of ``constants.toml``: table to corruption to an entry per severity.
+TABLES: Mapping[str, Mapping[str, list[Any]]] = tomllib.loads(
+    Path(__file__).with_name("constants.toml").read_text("utf-8")
+)
+#: Images whose shorter side is below this get the constants of CIFAR unless told otherwise.
+IMAGENET_FROM = 96
 SMALLEST_SIDE = 32
 # Elements of the images worked on at once by a thread: few enough for its caches and for bounded memory.
 ELEMENTS_AT_ONCE = 64 * 32 * 32 * 3
@@ -99,17 +107,18 @@ def corrupt(
         require_int("threads", threads)
     _check_images(images)
     rows = _checked_index(index, len(images))
-    table = default_table(*images.shape[1:3]) if constants is None else constants
+    table = constants or ("cifar" if min(images.shape[1:3]) < IMAGENET_FROM else "imagenet")
     require_known("constants", table, TABLES)
     numbers = constants_for(table, name, severity)
     corruption = CORRUPTIONS[name]
     result = np.empty(images.shape, np.uint8)
 
     def work(part: slice) -> None:
-        draws = Draws(seed, rows[part], name, int(severity))
-        result[part] = corruption(np.ascontiguousarray(images[part]), draws, *numbers)
+        keys = partial(sample_keys, seed, rows[part], name, int(severity))
+        result[part] = corruption(np.ascontiguousarray(images[part]), keys, *numbers)
 
-    parts = _parts(images.shape)
+    size = max(1, ELEMENTS_AT_ONCE // max(1, images[:1].size))
+    parts = [slice(start, start + size) for start in range(0, len(images), size)]
     workers = min(threads or torch.get_num_threads(), len(parts))
     # The first part goes before the threads start, so that tables all share are made only once.
     shared = 1 if workers > 1 else len(parts)
@@ -121,23 +130,18 @@ def corrupt(
     return result
 
 
-def _parts(shape: tuple[int, ...]) -> list[slice]:
-    size = max(1, ELEMENTS_AT_ONCE // max(1, int(np.prod(shape[1:]))))
-    return [slice(start, start + size) for start in range(0, shape[0], size)]
+def constants_for(table: str, name: str, severity: int) -> list[float]:
+    """Return the constants of one corruption at one severity, as a list also where there is only one."""
+    constants = TABLES[table][name][severity - 1]
+    return constants if isinstance(constants, list) else [constants]
 
 
 def _check_images(images: object) -> None:
-    if not isinstance(images, np.ndarray):
+    if not isinstance(images, np.ndarray) or not are_images(images):
         raise InputError(
-            f"images must be a NumPy array of shape (n, height, width, 3), got a {type(images).__name__}; "
-            f"for a tensor of shape (n, 3, height, width) pass images.permute(0, 2, 3, 1).numpy()."
-        )
-    if images.ndim != 4 or images.shape[3] != 3:
-        raise InputError(f"images must have the shape (n, height, width, 3), but it is {images.shape}.")
-    if images.dtype != np.uint8:
-        raise InputError(
-            f"images must be uint8, from 0 to 255, got {images.dtype}; "
-            f"for numbers from 0 to 1 pass (255 * images).round().astype('uint8')."
+            f"images must be a NumPy array of uint8 (0 to 255) and shape (n, height, width, 3), got {describe(images)}; "
+            "for a float tensor of shape (n, 3, height, width) with values from 0 to 1, pass "
+            "(255 * images).round().byte().permute(0, 2, 3, 1).numpy()."
         )
     if min(images.shape[1:3]) < SMALLEST_SIDE:
         raise InputError(

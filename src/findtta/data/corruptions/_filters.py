@@ -29,23 +29,16 @@ def to_bytes(unit: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def bordered(size: int, margin: int, border: str) -> Indices:
-    """Return the positions that a side of ``size`` pixels takes, continued by ``margin`` at both ends.
+    """Return the positions on a side of ``size`` pixels, continued by ``margin`` at both ends.
 
-    Args:
-        size: Number of pixels.
-        margin: How many more at each end; may exceed the size.
-        border: ``"edge"`` (aa|abc|cc), ``"reflect"`` (cb|abc|ba) or ``"symmetric"`` (ba|abc|cb).
-
-    Returns:
-        Positions in [0, size), ``size + 2 * margin`` of them.
+    The border is one of ``np.pad``: ``"edge"`` (aa|abc|cc), ``"reflect"`` (cb|abc|ba), ``"symmetric"`` (ba|abc|cb).
     """
-    return into_range(np.arange(-margin, size + margin), size, border)
+    positions: Indices = np.pad(np.arange(size), margin, border)  # type: ignore[call-overload]
+    return positions
 
 
 def into_range(positions: NDArray[np.integer[Any]], size: int, border: str) -> Indices:
-    """Map positions outside [0, size) to the pixel that stands there under a kind of border."""
-    if border == "edge":
-        return np.clip(positions, 0, size - 1).astype(np.intp)
+    """Map positions outside [0, size) to the pixel that stands there with border "reflect" or "symmetric"."""
     if border == "reflect":
         period = max(2 * size - 2, 1)
         folded = np.abs(positions) % period
@@ -125,16 +118,11 @@ def correlate(images: NDArray[Any], kernel: NDArray[np.float64]) -> NDArray[np.f
 
 
 def motion_blur(images: Floats, radius: float, sigma: float, degrees: Floats) -> Floats:
-    """Blur every image along a line of its own, as ImageMagick does: from the pixel to one side.
+    """Blur images, (n, height, width, ...), along lines, as ImageMagick does: from the pixel to one side.
 
-    Args:
-        images: (n, height, width, ...).
-        radius: The line has ``2 * radius + 1`` taps.
-        sigma: How fast the weights fall off, in pixels.
-        degrees: Direction per image, (n,); 90 looks down.
-
-    Returns:
-        Blurred images. Taps beyond the opposite border are left out, without making up for them.
+    A line has ``2 * radius + 1`` taps, whose weights fall off by ``sigma`` pixels; ``degrees``, (n,), is the
+    direction for each image, and 90 looks down. Taps beyond the opposite border are left out, without making up
+    for them.
     """
     count, height, width = images.shape[:3]
     taps = np.arange(2 * int(radius) + 1)
@@ -177,8 +165,6 @@ def clipped_zoom(images: Floats, factor: float) -> Floats:
     """Magnify the middle of float images, (height, width, ...), to their own size, by linear interpolation."""
     for axis in (0, 1):
         low, high, part = zoom_taps(images.shape[axis], factor)
-        if np.array_equal(low, np.arange(len(low))) and not part.any():
-            continue
         part = part.reshape(-1, *[1] * (images.ndim - 1 - axis))
         further = images.take(high, axis=axis)
         images = images.take(low, axis=axis)

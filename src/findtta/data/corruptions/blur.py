@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from findtta.data.corruptions import _filters as filters
 from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.dataset import Images
-from findtta.data.randomness import Draws
+from findtta.data.randomness import Keys, integers, uniform
 
 NEGLIGIBLE = 1e-12  # weights below this cannot change a byte
 
 
-def gaussian_blur(images: Images, _: Draws, sigma: float) -> Images:
+def gaussian_blur(images: Images, _: Keys, sigma: float) -> Images:
     """Blur by a Gaussian."""
     return to_bytes(filters.gaussian_filter(to_unit(images), sigma))
 
 
-def defocus_blur(images: Images, _: Draws, radius: float, softness: float) -> Images:
+def defocus_blur(images: Images, _: Keys, radius: float, softness: float) -> Images:
     """Blur by a disk, as a lens out of focus does."""
     blurred = filters.correlate(images.astype(np.float32), disk(radius, softness))
     return to_bytes(blurred / 255)
@@ -44,13 +44,13 @@ def disk(radius: float, softness: float) -> NDArray[np.float64]:
     return kernel
 
 
-def glass_blur(images: Images, draws: Draws, sigma: float, reach: float, iterations: float) -> Images:
+def glass_blur(images: Images, keys: Keys, sigma: float, reach: float, iterations: float) -> Images:
     """Shuffle pixels locally, as frosted glass does, between two Gaussian blurs."""
     count, height, width, channels = images.shape
     blurred = to_bytes(filters.gaussian_filter(to_unit(images), sigma))
     sources = np.arange(height * width)
     for turn in range(int(iterations)):
-        step = scattered(draws, turn, int(reach), height, width)
+        step = scattered(keys, turn, int(reach), height, width)
         # What a pixel holds after this turn stood, before it, where the turns before had put it.
         sources = np.take_along_axis(sources, step, axis=1) if turn else step
     first = np.arange(count)[:, None] * (height * width)
@@ -58,7 +58,7 @@ def glass_blur(images: Images, draws: Draws, sigma: float, reach: float, iterati
     return to_bytes(filters.gaussian_filter(to_unit(shuffled), sigma))
 
 
-def scattered(draws: Draws, turn: int, reach: int, height: int, width: int) -> NDArray[np.intp]:
+def scattered(keys: Keys, turn: int, reach: int, height: int, width: int) -> NDArray[np.intp]:
     """Where every pixel comes from after one pass of copying from neighbours, (n, height * width).
 
     The pass goes from the bottom right to the top left; each pixel takes the present value of a random
@@ -67,7 +67,7 @@ def scattered(draws: Draws, turn: int, reach: int, height: int, width: int) -> N
     all chains at once finds it in a few rounds.
     """
     pixels = height * width
-    offset = draws.integers(f"offset {turn}", 0, 4 * reach * reach, height, width)
+    offset = integers(keys(f"offset {turn}"), 0, 4 * reach * reach, height, width)
     dy, dx = offset // (2 * reach) - reach, offset % (2 * reach) - reach
     y, x = np.mgrid[:height, :width]
     # Rows and columns that the pass visits: the bounds of the published generator.
@@ -86,22 +86,28 @@ def scattered(draws: Draws, turn: int, reach: int, height: int, width: int) -> N
     return links[:, :pixels] - pixels
 
 
-def motion_blur(images: Images, draws: Draws, radius: float, sigma: float) -> Images:
+def motion_blur(images: Images, keys: Keys, radius: float, sigma: float) -> Images:
     """Blur along a line within 45 degrees of the horizontal."""
-    degrees = 90 * draws.uniform("angle") - 45
+    degrees = 90 * uniform(keys("angle")) - 45
     blurred = filters.motion_blur(images.astype(np.float32), radius, sigma, degrees)
     return np.clip(blurred, 0, 255).astype(np.uint8)
 
 
-def zoom_blur(images: Images, _: Draws, *factors: float) -> Images:
-    """Average over views that come nearer."""
+def zoom_blur(images: Images, _: Keys, count: float, step: float) -> Images:
+    """Average over the image and ``count`` views that come nearer."""
     # Images last: rows and columns are then both gathered in long runs. The published data were summed in
     # float32 but interpolated in float64.
     unit = np.ascontiguousarray(to_unit(images).astype(np.float32).transpose(1, 2, 3, 0))
     exact = unit.astype(np.float64)
     total = np.zeros_like(unit)
-    for factor in factors:
+    for factor in zooms(int(count), step):
         total += filters.clipped_zoom(exact, factor).astype(np.float32)
     total += unit
-    total /= np.float32(len(factors) + 1)
+    total /= np.float32(count + 1)
     return np.ascontiguousarray(to_bytes(total).transpose(3, 0, 1, 2))
+
+
+def zooms(count: int, step: float) -> list[float]:
+    """Return the zoom factors 1, 1 + step, ...: by count, since rounding decides where a range of floats ends."""
+    exact_step = (1 + step) - 1  # as a range of floats that starts at 1 sees it
+    return [1 + exact_step * position for position in range(count)]

@@ -12,17 +12,17 @@ from PIL import Image
 from findtta.data.corruptions import _filters as filters
 from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.dataset import Images
-from findtta.data.randomness import Draws
+from findtta.data.randomness import Keys, uniform
 
 
-def brightness(images: Images, _: Draws, summand: float) -> Images:
+def brightness(images: Images, _: Keys, summand: float) -> Images:
     """Raise the value (of hue, saturation and value)."""
     unit = to_unit(images)
     value, saturation, lack = hue_parts(unit)
     return to_bytes(np.clip(value + summand, 0, 1) * (1 - saturation * lack))
 
 
-def saturate(images: Images, _: Draws, factor: float, summand: float) -> Images:
+def saturate(images: Images, _: Keys, factor: float, summand: float) -> Images:
     """Change the saturation (of hue, saturation and value)."""
     unit = to_unit(images)
     value, saturation, lack = hue_parts(unit)
@@ -30,14 +30,10 @@ def saturate(images: Images, _: Draws, factor: float, summand: float) -> Images:
 
 
 def hue_parts(unit: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Take colours apart such that ``value * (1 - saturation * lack)`` is the colour again.
+    """Take colours, (..., 3), apart such that ``value * (1 - saturation * lack)`` is the colour again.
 
-    Args:
-        unit: Colours, (..., 3).
-
-    Returns:
-        Value and saturation, (..., 1), and the hue as the lack of each channel, (..., 3): 0 for the
-        strongest, 1 for the weakest. Grey has saturation 0 and, by convention, the hue of red.
+    Value and saturation are (..., 1); the hue is the lack of each channel, (..., 3): 0 for the strongest, 1 for
+    the weakest. Grey has saturation 0 and, by convention, the hue of red.
     """
     red, green, blue = unit[..., 0], unit[..., 1], unit[..., 2]
     value = np.maximum(np.maximum(red, green), blue)[..., None]
@@ -49,7 +45,7 @@ def hue_parts(unit: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[A
     return value, saturation, lack
 
 
-def contrast(images: Images, _: Draws, factor: float) -> Images:
+def contrast(images: Images, _: Keys, factor: float) -> Images:
     """Pull all pixels towards the mean of their channel."""
     pixels = images.shape[1] * images.shape[2]
     # The sum of integers is exact, in whatever order.
@@ -57,17 +53,19 @@ def contrast(images: Images, _: Draws, factor: float) -> Images:
     return to_bytes((to_unit(images) - mean) * factor + mean)
 
 
-def elastic_transform(images: Images, draws: Draws, strength: float, sigma: float, shift: float) -> Images:
+def elastic_transform(
+    images: Images, keys: Keys, side: float, strength: float, sigma: float, shift: float
+) -> Images:
     """Move three anchors of the image, then every point by a smooth random field."""
     _, height, width, _ = images.shape
     y, x = np.mgrid[:height, :width].astype(np.float64)
     unit = to_unit(images, np.float32)
-    moves = shift * (2 * draws.uniform("anchors", 3, 2).astype(np.float64) - 1)
+    moves = side * shift * (2 * uniform(keys("anchors"), 3, 2).astype(np.float64) - 1)
     warped = filters.sample_bilinear(unit, *affine_sources(moves, y, x), "reflect").astype(np.float32)
     if strength:
-        fields = 2 * draws.uniform("field", 2 * height, width) - 1
-        dx = strength * filters.smooth_field(fields[:, :height], sigma, truncate=3)
-        dy = strength * filters.smooth_field(fields[:, height:], sigma, truncate=3)
+        fields = 2 * uniform(keys("field"), 2 * height, width) - 1
+        dx = side * strength * filters.smooth_field(fields[:, :height], side * sigma, truncate=3)
+        dy = side * strength * filters.smooth_field(fields[:, height:], side * sigma, truncate=3)
         warped = filters.sample_bilinear(warped, y + dy, x + dx, "symmetric")
     return to_bytes(warped)
 
@@ -75,15 +73,9 @@ def elastic_transform(images: Images, draws: Draws, strength: float, sigma: floa
 def affine_sources(
     moves: NDArray[np.float64], y: NDArray[np.float64], x: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where the pixels of an image come from when three anchors are moved.
+    """Where the pixels at rows y and columns x come from when three anchors are moved by (n, 3 anchors, x and y).
 
-    Args:
-        moves: By how much, (n, 3 anchors, x and y).
-        y: Rows, (height, width).
-        x: Columns, (height, width).
-
-    Returns:
-        Rows and columns in the image as it was, (n, height, width) each.
+    Returns rows and columns in the image as it was, (n, height, width) each.
     """
     height, width = y.shape
     middle = np.array([width // 2, height // 2], np.float64)
@@ -104,14 +96,14 @@ def affine_sources(
     return anchors[2, 1] + 2.0 * reach * b, anchors[2, 0] + 2.0 * reach * a
 
 
-def pixelate(images: Images, _: Draws, scale: float) -> Images:
+def pixelate(images: Images, _: Keys, scale: float) -> Images:
     """Shrink and enlarge by box averages."""
     height, width = images.shape[1:3]
     small = filters.box_resize(images, int(height * scale), int(width * scale))
     return filters.box_resize(small, height, width)
 
 
-def jpeg_compression(images: Images, _: Draws, quality: float) -> Images:
+def jpeg_compression(images: Images, _: Keys, quality: float) -> Images:
     """Save as JPEG and read again."""
     result = np.empty_like(images)
     for image, out in zip(images, result, strict=True):

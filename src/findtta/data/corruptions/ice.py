@@ -7,8 +7,10 @@ the distribution of brightness and the tint follow statistics of the frost in th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,71 +26,15 @@ LATTICE = 256  # noise repeats after this many of its cells
 QUANTILES = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995, 0.999)
 
 
-@dataclass(frozen=True)
-class Ice:
-    """What one texture looks like.
-
-    Attributes:
-        feathers: Part of the feathers in the variance of the texture.
-        grain: Part of single grains.
-        patches: Part of patches some forty pixels wide.
-        slope: Part of the slow change across the texture.
-        unevenness: How much the strength of feathers and grain changes across the texture, from 0 to 1.
-        germs: Distance between the germs of feathers, in pixels.
-        levels: Brightness, from 0 to 255, at each of ``QUANTILES``.
-        tint: For red, green and blue the value at brightness 0 and its gain per brightness.
-    """
-
-    feathers: float
-    grain: float
-    patches: float
-    slope: float
-    unevenness: float
-    germs: float
-    levels: tuple[float, ...]
-    tint: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
-
-
-KINDS = (
-    Ice(  # white, with dark gaps between crystals
-        *(0.32, 0.36, 0.17, 0.15, 0.1, 70),
-        levels=(83, 119, 143, 156, 167, 183, 198, 210, 219, 224, 228, 234, 238),
-        tint=((1.1, 0.97), (-0.8, 1.0), (-0.3, 1.04)),
-    ),
-    Ice(  # white and even
-        *(0.30, 0.26, 0.14, 0.30, 0.15, 90),
-        levels=(136, 151, 168, 180, 190, 203, 215, 224, 231, 234, 238, 243, 248),
-        tint=((-2.3, 0.98), (-2.5, 1.0), (4.8, 1.02)),
-    ),
-    Ice(  # dark glass with bright feathers
-        *(0.58, 0.10, 0.14, 0.18, 0.25, 110),
-        levels=(35, 42, 50, 58, 67, 85, 108, 134, 159, 175, 195, 218, 236),
-        tint=((-13.4, 1.02), (-0.6, 1.0), (14.0, 0.98)),
-    ),
-    Ice(  # grey with fine grain
-        *(0.15, 0.52, 0.08, 0.25, 0.15, 60),
-        levels=(57, 72, 92, 109, 123, 141, 158, 173, 189, 199, 219, 242, 251),
-        tint=((-11.5, 0.98), (2.7, 0.99), (8.8, 1.03)),
-    ),
-    Ice(  # smooth and teal
-        *(0.12, 0.22, 0.23, 0.43, 0.2, 160),
-        levels=(93, 96, 101, 106, 110, 118, 129, 142, 156, 165, 174, 185, 195),
-        tint=((-106.4, 1.41), (32.9, 0.89), (73.5, 0.70)),
-    ),
-)
+#: What each texture looks like; ``ice.toml`` says what its entries mean.
+KINDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["kinds"]
 TEXTURES = len(KINDS)
 
 
 def ice_textures(height: int, width: int, spacing: int) -> Images:
-    """Return the textures that crops of a size are taken from, (textures, side, side, 3).
+    """Return the textures that crops of a height and width are taken from, (textures, side, side, 3).
 
-    Args:
-        height: Height of the crops.
-        width: Width of the crops.
-        spacing: Pixels of ice from one pixel of the texture to the next; 5 gives a view from afar.
-
-    Returns:
-        Textures whose sides exceed those of the crops. Made once per size and kept.
+    From one pixel of a texture to the next it is ``spacing`` pixels of ice; 5 gives a view from afar.
     """
     side = max(SIDE // spacing, FAR_SIDE)
     while side < max(height, width) + side // 8:
@@ -107,11 +53,11 @@ def texture(kind: int, side: int, spacing: int) -> Images:
     """Return one texture, (side, side, 3)."""
     ice = KINDS[kind]
     feathers, grain, patches, slope, strength = components(kind, side, spacing)
-    fine = np.float32(ice.feathers**0.5) * feathers + np.float32(ice.grain**0.5) * grain
-    fine *= 1 + np.float32(ice.unevenness) * strength
-    mixed = fine + np.float32(ice.patches**0.5) * patches + np.float32(ice.slope**0.5) * slope
-    brightness = np.interp(mixed, np.quantile(mixed, QUANTILES), ice.levels)[..., None]
-    start, gain = np.array(ice.tint).T
+    fine = np.float32(ice["feathers"] ** 0.5) * feathers + np.float32(ice["grain"] ** 0.5) * grain
+    fine *= 1 + np.float32(ice["unevenness"]) * strength
+    mixed = fine + np.float32(ice["patches"] ** 0.5) * patches + np.float32(ice["slope"] ** 0.5) * slope
+    brightness = np.interp(mixed, np.quantile(mixed, QUANTILES), ice["levels"])[..., None]
+    start, gain = np.array(ice["tint"]).T
     return np.clip(start + gain * brightness, 0, 255).astype(np.uint8)
 
 
@@ -143,7 +89,7 @@ def _feathers(kind: int, y: Field, x: Field) -> Field:
 
 def _around_germs(kind: int, y: Field, x: Field) -> tuple[Field, Field]:
     """Position relative to the nearest germ, along the axis of its feather and across it."""
-    distance = np.float32(KINDS[kind].germs)
+    distance = np.float32(KINDS[kind]["germs"])
     row, column = np.floor(y / distance).astype(np.intp), np.floor(x / distance).astype(np.intp)
     shift_y, shift_x, turn = (_lattice(kind, what) for what in ("germ y", "germ x", "axis"))
     turned = np.stack([np.cos(np.pi * turn), np.sin(np.pi * turn)]).astype(np.float32)

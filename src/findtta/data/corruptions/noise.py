@@ -10,43 +10,43 @@ from numpy.typing import NDArray
 
 from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.dataset import Images
-from findtta.data.randomness import Draws
+from findtta.data.randomness import Keys, normal, shorts, uniform
 
 POISSON_BITS = 14
 
 
-def gaussian_noise(images: Images, draws: Draws, sigma: float) -> Images:
+def gaussian_noise(images: Images, keys: Keys, sigma: float) -> Images:
     """Add the same amount of normal noise everywhere."""
-    noisy = draws.normal("noise", *images.shape[1:])
+    noisy = normal(keys("noise"), *images.shape[1:])
     noisy *= np.float32(sigma)
     noisy += to_unit(images, np.float32)
     return to_bytes(noisy)
 
 
-def speckle_noise(images: Images, draws: Draws, sigma: float) -> Images:
+def speckle_noise(images: Images, keys: Keys, sigma: float) -> Images:
     """Add normal noise in proportion to the brightness."""
-    noisy = draws.normal("noise", *images.shape[1:])
+    noisy = normal(keys("noise"), *images.shape[1:])
     noisy *= np.float32(sigma)
     noisy += np.float32(1)
     noisy *= to_unit(images, np.float32)
     return to_bytes(noisy)
 
 
-def impulse_noise(images: Images, draws: Draws, amount: float) -> Images:
+def impulse_noise(images: Images, keys: Keys, amount: float) -> Images:
     """Set some elements (of single channels) to black or white, evenly."""
-    chance = draws.uniform("hit", *images.shape[1:])
+    chance = uniform(keys("hit"), *images.shape[1:])
     noisy = images.copy()
     noisy[chance < np.float32(amount)] = 255
     noisy[chance < np.float32(amount / 2)] = 0
     return noisy
 
 
-def shot_noise(images: Images, draws: Draws, photons: float) -> Images:
+def shot_noise(images: Images, keys: Keys, photons: float) -> Images:
     """Count photons: white gets ``photons`` of them on average, darker values fewer."""
     # There are but 256 brightnesses, so a table of quantiles replaces a Poisson generator.
     row = images.astype(np.int32)
     row <<= POISSON_BITS
-    row |= draws.shorts("photons", *images.shape[1:]) >> np.uint16(16 - POISSON_BITS)
+    row |= shorts(keys("photons"), *images.shape[1:]) >> np.uint16(16 - POISSON_BITS)
     return photon_quantiles(photons).take(row)
 
 

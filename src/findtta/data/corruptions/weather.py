@@ -11,7 +11,7 @@ from findtta.data.corruptions import _filters as filters
 from findtta.data.corruptions._filters import to_bytes, to_unit
 from findtta.data.corruptions.ice import TEXTURES, ice_textures
 from findtta.data.dataset import Images
-from findtta.data.randomness import Draws
+from findtta.data.randomness import Keys, integers, normal, uniform
 
 GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue in perceived brightness
 ROUGHNESS = 100.0
@@ -29,7 +29,7 @@ TAN_22_5 = 0.41421356237309503
 
 def snow(
     images: Images,
-    draws: Draws,
+    keys: Keys,
     mean: float,
     std: float,
     zoom: float,
@@ -40,10 +40,10 @@ def snow(
 ) -> Images:
     """Whiten the image and let flakes fall in streaks, near and far."""
     _, height, width, _ = images.shape
-    flakes = mean + std * draws.normal("flakes", height, width).astype(np.float64)
+    flakes = mean + std * normal(keys("flakes"), height, width).astype(np.float64)
     flakes = filters.clipped_zoom(flakes.transpose(1, 2, 0), zoom).transpose(2, 0, 1)
     flakes[flakes < threshold] = 0
-    degrees = 90 * draws.uniform("angle") - 135
+    degrees = 90 * uniform(keys("angle")) - 135
     streaks = filters.motion_blur(to_bytes(flakes).astype(np.float32), radius, sigma, degrees)
     layer = streaks / np.float32(255)
     unit = to_unit(images, np.float32)
@@ -54,36 +54,36 @@ def snow(
     return to_bytes(whitened + (layer + layer[:, ::-1, ::-1])[..., None])
 
 
-def frost(images: Images, draws: Draws, weight: float, frost_weight: float, spacing: float) -> Images:
+def frost(images: Images, keys: Keys, weight: float, frost_weight: float, spacing: float) -> Images:
     """Lay a random part of one of five ice textures over the image."""
     _, height, width, _ = images.shape
     textures = ice_textures(height, width, int(spacing))
-    which = draws.integers("texture", 0, TEXTURES)
-    top = draws.integers("top", 0, textures.shape[1] - height)
-    left = draws.integers("left", 0, textures.shape[2] - width)
+    which = integers(keys("texture"), 0, TEXTURES)
+    top = integers(keys("top"), 0, textures.shape[1] - height)
+    left = integers(keys("left"), 0, textures.shape[2] - width)
     ice = filters.crops(textures, which, top, left, (height, width))
     mixed = weight * images.astype(np.float64) + frost_weight * ice
     return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
-def fog(images: Images, draws: Draws, strength: float, decay: float) -> Images:
+def fog(images: Images, keys: Keys, strength: float, decay: float) -> Images:
     """Add clouds and scale the brightest pixel back to what it was."""
     _, height, width, _ = images.shape
     unit = to_unit(images, np.float32)
     brightest = unit.max(axis=(1, 2, 3))[:, None, None, None]
-    unit += np.float32(strength) * clouds(draws, height, width, decay)[..., None]
+    unit += np.float32(strength) * clouds(keys, height, width, decay)[..., None]
     unit *= brightest / (brightest + np.float32(strength))
     return to_bytes(unit)
 
 
-def clouds(draws: Draws, height: int, width: int, decay: float) -> NDArray[np.float32]:
+def clouds(keys: Keys, height: int, width: int, decay: float) -> NDArray[np.float32]:
     """Return fractal maps in [0, 1], (n, height, width), by the diamond-square method.
 
     The whole map is a torus whose side is a power of two; its smallest and largest values are 0 and 1.
     """
     side = 1 << (max(height, width) - 1).bit_length()
-    grid = np.zeros((len(draws.index), side, side), np.float32)
-    noise = 2 * draws.uniform("clouds", side * side - 1) - 1
+    noise = 2 * uniform(keys("clouds"), side * side - 1) - 1
+    grid = np.zeros((len(noise), side, side), np.float32)
     used, step, rough = 0, side, ROUGHNESS
     while step > 1:
         half, cells = step // 2, side // step
@@ -108,7 +108,7 @@ def clouds(draws: Draws, height: int, width: int, decay: float) -> NDArray[np.fl
 
 def spatter(
     images: Images,
-    draws: Draws,
+    keys: Keys,
     mean: float,
     std: float,
     sigma: float,
@@ -118,7 +118,7 @@ def spatter(
 ) -> Images:
     """Spatter water or mud over the image."""
     _, height, width, _ = images.shape
-    liquid = mean + std * draws.normal("liquid", height, width).astype(np.float64)
+    liquid = mean + std * normal(keys("liquid"), height, width).astype(np.float64)
     liquid = filters.gaussian_filter(liquid, sigma)
     liquid[liquid < threshold] = 0
     unit = to_unit(images)
