@@ -98,7 +98,7 @@ def test_a_subcommand_is_needed(capsys):
 
 
 def test_lists_take_commas_and_spaces():
-    from findtta.cli.lists import names
+    from findtta.cli.flags import names
 
     assert names(["fog,snow", "contrast"]) == ["fog", "snow", "contrast"]
     assert names(None) is None

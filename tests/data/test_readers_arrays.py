@@ -88,7 +88,7 @@ def test_cifar_c_says_what_is_wrong(tmp_path):
     np.save(folder / "labels.npy", np.array([{}] * 20), allow_pickle=True)
     assert "labels.npy must be a .npy file of labels" in message()
     (folder / "labels.npy").unlink()
-    assert "must hold labels.npy" in message()
+    assert "labels.npy must be a .npy file of labels" in message()
     np.save(folder / "labels.npy", labels)
 
     np.save(folder / "snow.npy", pictures(15))
@@ -229,7 +229,7 @@ def test_npz_damage_is_noticed(tmp_path):
     content = bytearray(path.read_bytes())
     content[where : where + 64] = bytes(64)
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"fog\.npy cannot be unpacked"):
+    with pytest.raises(InputError, match=r"fog\.npy must be a complete array"):
         read(path).images("fog", rows(0))
 
 

@@ -220,7 +220,7 @@ def test_incomplete_sets_and_other_archives(tmp_path, monkeypatch):
     files, _ = cifar_pickles()
     folder = write_files(tmp_path / "c", files)
     (folder / "data_batch_3").unlink()
-    with pytest.raises(InputError, match="data_batch_3 is needed for the train images"):
+    with pytest.raises(InputError, match="data_batch_3 must be there for the train images"):
         read(folder, split="train")
     with pytest.raises(OptionError, match="split must be 'test' or 'train', got 'val'"):
         read(folder, split="val")

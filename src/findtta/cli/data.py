@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from findtta.cli.lists import names
+from findtta.cli.flags import names
 from findtta.data.dataset import EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, SEVERITIES
 from findtta.errors import OptionError
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ def given(arguments: argparse.Namespace, settings: type, only: Collection[str] |
             value = tuple(_parsed(f"--{_flag(field)}", parse, text) for text in split_list(value))
         values[field.name] = value
     return values
+
+
+def names(values: Sequence[str] | None) -> list[str] | None:
+    """Return the names in ``["fog,snow", "contrast"]``, the values of a flag, one by one; None stays None."""
+    return None if values is None else split_list(",".join(values))
 
 
 def _parsed(flag: str, parse: Callable[[str], Any], text: str) -> Any:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from findtta.cli.lists import names
+from findtta.cli.flags import names
 from findtta.streams import SCENARIOS, Stream, make, parse, summarize
 
 PAPER_FIGURE = ("static", "crossmix", "shuffle", "random")

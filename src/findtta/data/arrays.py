@@ -6,11 +6,11 @@ import math
 import shutil
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,13 @@ from findtta.data.dataset import (
     Images,
     Labels,
     Rows,
+    are_images,
+    describe,
     domain_name,
     split_domain,
 )
 from findtta.data.folders import EncodedDataset
-from findtta.data.metadata import Classes, Marker, checked_labels, class_list, numbered, read_marker
+from findtta.data.metadata import Classes, Marker, checked_labels, class_list, marked, reading
 from findtta.errors import InputError
 from findtta.images import Preprocessing
 
@@ -35,23 +37,18 @@ LABELS_FILE = "labels.npy"
 #: Members of an .npz file with more bytes than this are unpacked into a temporary file and memory-mapped.
 IN_MEMORY = 256 * 2**20
 _ORDER = {name: position for position, name in enumerate((*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS))}
-_UNREADABLE = (OSError, ValueError, EOFError, SyntaxError)
-
-
-class ArraySource(Protocol):
-    """Something that gives an array of images when it is needed."""
-
-    def load(self) -> Images:
-        """Return the images, of shape (n, height, width, 3), without reading all of them if possible."""
 
 
 class ArrayDataset(DomainDataset):
-    """Domains that are arrays of images with the same labels."""
+    """Domains that are arrays of images with the same labels; an array is opened when its domain is asked for.
+
+    The sources give the array of each domain, (n, height, width, 3), without reading all of it if possible.
+    """
 
     def __init__(
         self,
         name: str,
-        sources: Mapping[str, ArraySource],
+        sources: Mapping[str, Callable[[], Images]],
         labels: Labels,
         classes: Sequence[str],
         image_size: tuple[int, int],
@@ -69,7 +66,7 @@ class ArrayDataset(DomainDataset):
     def images(self, domain: str, rows: Rows) -> Images:
         self.check_domain(domain)
         if domain not in self._opened:
-            self._opened[domain] = self._sources[domain].load()
+            self._opened[domain] = self._sources[domain]()
         return np.ascontiguousarray(np.asarray(self._opened[domain])[rows])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,33 +74,17 @@ class ArrayDataset(DomainDataset):
         return {**self.__dict__, "_opened": {}}
 
 
-@dataclass(frozen=True)
-class NpyRows:
-    """Some consecutive rows of a .npy file, memory-mapped."""
-
-    path: Path
-    start: int
-    stop: int
-
-    def load(self) -> Images:
-        """Map the rows into memory."""
-        return map_npy(self.path)[self.start : self.stop]
-
-
 def map_npy(path: Path) -> Images:
     """Map a .npy file of images into memory."""
-    try:
+    with reading(path, "a complete .npy file"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _UNREADABLE as error:
-        raise InputError(f"{path} must be a complete .npy file, but it cannot be read: {error}.") from error
-    if not (isinstance(array, np.ndarray) and _are_images(array)):
-        what = f"shape {array.shape} and type {array.dtype}" if isinstance(array, np.ndarray) else "something else"
-        raise InputError(f"{path} must hold uint8 images of shape (n, height, width, 3), got {what}.")
+    if not isinstance(array, np.ndarray) or not are_images(array):
+        raise InputError(f"{path} must hold uint8 images of shape (n, height, width, 3), got {describe(array)}.")
     return array
 
 
-def _are_images(array: Any) -> bool:
-    return array.dtype == np.uint8 and len(array.shape) == 4 and array.shape[3] == 3
+def _npy_rows(path: Path, start: int, stop: int) -> Images:
+    return map_npy(path)[start:stop]
 
 
 def benchmark_order(name: str) -> tuple[int, int, str]:
@@ -129,7 +110,7 @@ def read_cifar_c(path: Path, *, classes: Classes | None = None) -> DomainDataset
     Returns:
         A dataset with one domain per corruption and severity, memory-mapped.
     """
-    marker = read_marker(path)
+    marker = marked(path)
     files = [file for file in path.glob("*.npy") if file.name != LABELS_FILE]
     files.sort(key=lambda file: benchmark_order(file.stem))
     if not files:
@@ -143,38 +124,26 @@ def read_cifar_c(path: Path, *, classes: Classes | None = None) -> DomainDataset
                 f"but their shapes are {shape} and {first}."
             )
     count = first[0] // len(SEVERITIES)
-    labels = _cifar_c_labels(path / LABELS_FILE, count)
-    names = class_list(classes) or (marker and marker.classes) or numbered(labels)
+    labels, names = _cifar_c_labels(path / LABELS_FILE, count, class_list(classes) or marker.classes)
     sources = {
-        domain_name(file.stem, severity): NpyRows(file, (severity - 1) * count, severity * count)
+        domain_name(file.stem, severity): partial(_npy_rows, file, (severity - 1) * count, severity * count)
         for file in files
         for severity in _severities(marker, file.stem)
     }
-    return ArrayDataset(
-        marker.title if marker else path.resolve().name,
-        sources,
-        checked_labels(labels, names, str(path / LABELS_FILE)),
-        names,
-        (first[1], first[2]),
-        generated=bool(marker and marker.generated),
-    )
+    return ArrayDataset(marker.title, sources, labels, names, (first[1], first[2]), generated=marker.generated)
 
 
-def _severities(marker: Marker | None, corruption: str) -> tuple[int, ...]:
-    if marker is None or not marker.generated:
+def _severities(marker: Marker, corruption: str) -> tuple[int, ...]:
+    if not marker.generated:
         return SEVERITIES
     # A generated set may have been made at some severities only; the other blocks of its files are empty.
     return tuple(marker.details.get("severities", {}).get(corruption, ()))
 
 
-def _cifar_c_labels(path: Path, count: int) -> Labels:
-    """Return the labels of one block; the file has them for one block or for all five."""
-    try:
+def _cifar_c_labels(path: Path, count: int, classes: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
+    """Return the labels of one block, and the classes; the file has them for one block or for all five."""
+    with reading(path, "a .npy file of labels"):
         labels = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path.parent} must hold {LABELS_FILE} beside the corruptions, got none.") from None
-    except _UNREADABLE as error:
-        raise InputError(f"{path} must be a .npy file of labels, but it cannot be read: {error}.") from error
     blocks = len(SEVERITIES)
     if labels.shape not in ((count,), (blocks * count,)):
         raise InputError(
@@ -182,7 +151,7 @@ def _cifar_c_labels(path: Path, count: int) -> Labels:
         )
     if len(labels) > count and (labels.reshape(blocks, count) != labels[:count]).any():
         raise InputError(f"{path} must repeat the same labels for every severity, but its five blocks differ.")
-    return checked_labels(labels[:count], None, str(path))
+    return checked_labels(labels[:count], classes, str(path))
 
 
 def is_npz(path: Path) -> bool:
@@ -214,31 +183,31 @@ def read_npz(
     members = _members(path)
     if "labels" not in members:
         raise InputError(f"{path} must hold an array 'labels', but holds {', '.join(sorted(members)) or 'none'}.")
-    labels = checked_labels(members["labels"].load(), None, f"{path}: labels")
-    names = class_list(classes) or _class_names(members) or numbered(labels)
-    labels = checked_labels(labels, names, f"{path}: labels")
+    labels, names = checked_labels(
+        members["labels"].load(), class_list(classes) or _class_names(members), f"{path}: labels"
+    )
     asked = Preprocessing.from_options(image_size, resize)
     if "jpeg" in members:
         return EncodedArray(path, members, labels, names, asked, preprocessing)
     if asked is not None:
         raise InputError(f"image_size: {path} holds arrays, which are used as they are; only files are resized.")
-    images = {name: member for name, member in members.items() if _are_images(member)}
+    images = {name: member for name, member in members.items() if are_images(member)}
     if "images" in members:
         images = {CLEAN: members["images"]}
     if not images:
         raise InputError(
             f"{path} must hold uint8 images of shape (n, height, width, 3), got only "
-            + ", ".join(f"{name} {member.shape} {member.dtype}" for name, member in sorted(members.items()))
+            + ", ".join(f"{name} with {describe(member)}" for name, member in sorted(members.items()))
             + "."
         )
     size = next(iter(images.values())).shape[1:3]
     for member in images.values():
-        if not _are_images(member) or member.shape[:3] != (len(labels), *size):
+        if not are_images(member) or member.shape[:3] != (len(labels), *size):
             raise InputError(
                 f"{path}: {member.entry} must hold {len(labels)} uint8 images (one per label) of the size of "
-                f"the others, {size}, got shape {member.shape} and type {member.dtype}."
+                f"the others, {size}, got {describe(member)}."
             )
-    ordered = {name: images[name] for name in sorted(images, key=benchmark_order)}
+    ordered = {name: images[name].load for name in sorted(images, key=benchmark_order)}
     return ArrayDataset(path.stem, ordered, labels, names, (size[0], size[1]))
 
 
@@ -261,8 +230,7 @@ class EncodedArray(EncodedDataset):
         needed = self._offsets[-1]
         if self._encoded.dtype != np.uint8 or len(self._encoded.shape) != 1 or needed > self._encoded.shape[0]:
             raise InputError(
-                f"{path}: jpeg must be one uint8 array of at least {needed} bytes, "
-                f"got shape {self._encoded.shape} and type {self._encoded.dtype}."
+                f"{path}: jpeg must be one uint8 array of at least {needed} bytes, got {describe(self._encoded)}."
             )
         self._choose_size(asked, usual)
 
@@ -285,16 +253,7 @@ class EncodedArray(EncodedDataset):
 
 @dataclass(frozen=True)
 class Member:
-    """An array in an .npz file, as its header describes it.
-
-    Attributes:
-        path: The file.
-        entry: The name in the archive.
-        shape: The shape of the array.
-        dtype: The type of its elements.
-        fortran: Whether it is stored column by column.
-        header: The length of the array's own header.
-    """
+    """An array in an .npz file, as its header describes it; ``header`` is the length of the header."""
 
     path: Path
     entry: str
@@ -305,30 +264,26 @@ class Member:
 
     def load(self) -> np.ndarray[Any, Any]:
         """Unpack the array: into memory, or a large one into a temporary file that is mapped into memory."""
-        order: Any = "F" if self.fortran else "C"
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as stored:
-                if math.prod(self.shape) * self.dtype.itemsize <= IN_MEMORY:
-                    flat = np.frombuffer(stored.read(), self.dtype, offset=self.header)
-                    return flat.reshape(self.shape, order=order)
-                # The file has no name, or loses it with the map: the system removes it.
-                with tempfile.TemporaryFile(prefix="findtta-") as unpacked:
-                    shutil.copyfileobj(stored, unpacked, 2**20)
-                    unpacked.flush()
-                    return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
-        except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, MemoryError) as error:
-            raise InputError(f"{self.path}: {self.entry} cannot be unpacked: {error}.") from error
+        with (
+            reading(f"{self.path}: {self.entry}", "a complete array"),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(self.entry) as stored,
+        ):
+            if math.prod(self.shape) * self.dtype.itemsize <= IN_MEMORY:
+                array: np.ndarray[Any, Any] = np.lib.format.read_array(stored, allow_pickle=False)
+                return array
+            # The file has no name, or loses it with the map: the system removes it.
+            with tempfile.TemporaryFile(prefix="findtta-") as unpacked:
+                shutil.copyfileobj(stored, unpacked, 2**20)
+                unpacked.flush()
+                order: Any = "F" if self.fortran else "C"
+                return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
 
 
 def _members(path: Path) -> dict[str, Member]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            return {info.filename[:-4]: _member(path, archive, info) for info in entries}
-    except InputError:
-        raise
-    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise InputError(f"{path} must be an .npz file, but it cannot be read: {error}.") from error
+    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
+        entries = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        return {info.filename[:-4]: _member(path, archive, info) for info in entries}
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
@@ -360,8 +315,8 @@ def _offsets(path: Path, members: Mapping[str, Member], count: int) -> Rows:
     offsets = members["offsets"].load()
     if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu" or count == 0:
         raise InputError(
-            f"{path}: offsets must be {count + 1} whole numbers, one more than there are labels, "
-            f"got shape {offsets.shape} and type {offsets.dtype}."
+            f"{path}: offsets must be {count + 1} whole numbers, one more than there are labels, got "
+            f"{describe(offsets)}."
         )
     offsets = offsets.astype(np.int64)
     if offsets[0] < 0 or (np.diff(offsets) < 0).any():

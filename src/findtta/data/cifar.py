@@ -13,13 +13,15 @@ import re
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
 
-from findtta.data.dataset import CLEAN, DomainDataset, Images, Labels, Rows
-from findtta.data.metadata import checked_labels, read_marker
+from findtta.data.arrays import ArrayDataset
+from findtta.data.dataset import CLEAN, DomainDataset
+from findtta.data.metadata import checked_labels, read_marker, reading
 from findtta.errors import InputError
 from findtta.options import require_choice
 
@@ -39,6 +41,10 @@ class _Variant:
     labels: str
     meta: str
     class_names: str
+
+    def needed(self, split: Split) -> tuple[str, ...]:
+        """Return the names of the files that a split is read from."""
+        return (self.meta, *self.files[split])
 
 
 _VARIANTS = (
@@ -80,43 +86,29 @@ def read_cifar(path: Path, *, split: Split = "test") -> DomainDataset:
     """
     require_choice("split", split, "test", "train")
     variant, contents = _read_folder(path, split) if path.is_dir() else _read_archive(path, split)
-    meta = _Table(contents[variant.meta], path / variant.meta)
-    classes = tuple(map(_text, meta.take(variant.class_names, "a list of names", _are_names)))
+    meta = _table(contents[variant.meta], path / variant.meta)
+    classes = tuple(map(_text, meta(variant.class_names, "a list of names", _are_names)))
     pixels, labels = [], []
     for file in variant.files[split]:
-        table = _Table(contents[file], path / file)
-        pixels.append(table.take("data", f"uint8 images of shape (n, {3 * SIDE * SIDE})", _are_pixels))
-        numbers = table.take(variant.labels, "a list of whole numbers", _are_numbers)
-        labels.append(checked_labels(numbers, classes, str(path / file)))
+        take = _table(contents[file], path / file)
+        pixels.append(take("data", f"uint8 images of shape (n, {3 * SIDE * SIDE})", _are_pixels))
+        numbers = take(variant.labels, "a list of whole numbers", _are_numbers)
+        labels.append(checked_labels(numbers, classes, str(path / file))[0])
         if len(labels[-1]) != len(pixels[-1]):
             raise InputError(
                 f"{path / file} must have one label per image, got {len(labels[-1])} for {len(pixels[-1])}."
             )
     marker = read_marker(path) or read_marker(path / variant.folder)
     name = marker.title if marker else variant.name
-    return Cifar(
+    # In the pickles the order of an image's bytes is channel, row, column; this is a view that stays so.
+    images = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+    return ArrayDataset(
         name if split == "test" else f"{name} ({split})",
-        pixels[0] if len(pixels) == 1 else np.concatenate(pixels),
+        {CLEAN: partial(np.asarray, images)},
         np.concatenate(labels),
         classes,
+        (SIDE, SIDE),
     )
-
-
-class Cifar(DomainDataset):
-    """CIFAR images in memory, in the order of their bytes in the pickles: channel, row, column."""
-
-    def __init__(self, name: str, pixels: Images, labels: Labels, classes: tuple[str, ...]) -> None:
-        self.name, self.domains, self.classes = name, (CLEAN,), classes
-        self.image_size = (SIDE, SIDE)
-        self._pixels, self._labels = pixels, labels
-
-    def labels(self, domain: str) -> Labels:
-        self.check_domain(domain)
-        return self._labels
-
-    def images(self, domain: str, rows: Rows) -> Images:
-        self.check_domain(domain)
-        return np.ascontiguousarray(self._pixels[rows].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1))
 
 
 def _find_folder(path: Path) -> tuple[_Variant, Path] | None:
@@ -133,46 +125,36 @@ def _read_folder(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]:
     assert found is not None, "is_cifar was asked first"
     variant, folder = found
     contents = {}
-    for name in (variant.meta, *variant.files[split]):
-        try:
+    for name in variant.needed(split):
+        with reading(folder / name, f"there for the {split} images of CIFAR"):
             _check_size((folder / name).stat().st_size, folder / name)
             contents[name] = (folder / name).read_bytes()
-        except OSError as error:
-            raise InputError(
-                f"{folder / name} is needed for the {split} images, but cannot be read: {error}."
-            ) from error
     return variant, contents
 
 
 def _read_archive(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]:
     """Read the few members that are needed; nothing is written anywhere."""
-    contents: dict[_Variant, dict[str, bytes]] = {variant: {} for variant in _VARIANTS}
-    wanted = {
-        f"{variant.folder}/{name}": contents[variant]
-        for variant in _VARIANTS
-        for name in (variant.meta, *variant.files[split])
-    }
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = str(PurePosixPath(member.name))
-                if name in wanted and member.isreg():
-                    _check_size(member.size, path / member.name)
-                    file = archive.extractfile(member)
-                    assert file is not None  # it is a regular file
-                    wanted[name][PurePosixPath(name).name] = file.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise InputError(f"{path} must be a complete tar archive, but it cannot be read: {error}.") from error
-    found = [variant for variant in _VARIANTS if contents[variant]]
-    if len(found) != 1:
-        raise InputError(
-            f"{path} must hold CIFAR-10 or CIFAR-100 for Python (with {' or '.join(sorted(wanted))}), "
-            "but does not. Extract other archives first, and give the folder."
-        )
-    for name in (found[0].meta, *found[0].files[split]):
-        if name not in contents[found[0]]:
-            raise InputError(f"{path} must hold {found[0].folder}/{name}, but does not: it is incomplete.")
-    return found[0], contents[found[0]]
+    wanted = {f"{variant.folder}/{name}" for variant in _VARIANTS for name in variant.needed(split)}
+    contents: dict[str, bytes] = {}
+    with reading(path, "a complete tar archive"), tarfile.open(path) as archive:
+        for member in archive:
+            name = str(PurePosixPath(member.name))
+            if name in wanted and member.isreg():
+                _check_size(member.size, path / member.name)
+                file = archive.extractfile(member)
+                assert file is not None  # it is a regular file
+                contents[name] = file.read()
+    for variant in _VARIANTS:
+        needed = {name: f"{variant.folder}/{name}" for name in variant.needed(split)}
+        missing = [inside for inside in needed.values() if inside not in contents]
+        if not missing:
+            return variant, {name: contents[inside] for name, inside in needed.items()}
+        if len(missing) < len(needed):
+            raise InputError(f"{path} must hold {missing[0]}, but does not: it is incomplete.")
+    raise InputError(
+        f"{path} must hold CIFAR-10 or CIFAR-100 for Python (with {' or '.join(sorted(wanted))}), "
+        "but does not. Extract other archives first, and give the folder."
+    )
 
 
 def _check_size(size: int, where: Path) -> None:
@@ -180,19 +162,17 @@ def _check_size(size: int, where: Path) -> None:
         raise InputError(f"{where} is {size / 2**20:.0f} MB, more than any file of CIFAR; it was not read.")
 
 
-class _Table:
-    """A pickled table whose entries are taken only for what they must be."""
+def _table(pickled: bytes, where: Path) -> Callable[[str, str, Callable[[Any], bool]], Any]:
+    """Return a function that takes entries of a pickled table, if they are what they must be."""
+    table = load_pickle(pickled, str(where))
+    fields = {_text(key): value for key, value in table.items()} if isinstance(table, dict) else {}
 
-    def __init__(self, pickled: bytes, where: Path) -> None:
-        table = load_pickle(pickled, str(where))
-        entries = table.items() if isinstance(table, dict) else ()
-        self.where, self.fields = where, {_text(key): value for key, value in entries}
+    def take(name: str, expected: str, fits: Callable[[Any], bool]) -> Any:
+        if not fits(fields.get(name)):
+            raise InputError(f"{where} must hold {name!r}, {expected}, as CIFAR is published, but does not.")
+        return fields[name]
 
-    def take(self, name: str, expected: str, fits: Callable[[Any], bool]) -> Any:
-        value = self.fields.get(name)
-        if not fits(value):
-            raise InputError(f"{self.where} must hold {name!r}, {expected}, as CIFAR is published, but does not.")
-        return value
+    return take
 
 
 def _are_names(value: Any) -> bool:
@@ -217,12 +197,7 @@ def _text(value: Any) -> str:
 def load_pickle(content: bytes, where: str) -> Any:
     """Return what a pickle of plain values and numeric arrays holds; nothing in it is executed.
 
-    Args:
-        content: The pickle.
-        where: How errors call it.
-
-    Returns:
-        Its value; text that Python 2 wrote is bytes.
+    Text that Python 2 wrote comes as bytes. Errors call the pickle ``where``.
     """
     try:
         for opcode, argument, position in pickletools.genops(content):
@@ -246,25 +221,10 @@ class _Unpickler(pickle.Unpickler):
         function = _NAMES.get((module.replace("numpy._core", "numpy.core"), name))
         if function is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return _Named(function)
+        return partial(function)  # a new one each time: a pickle can change the state of what it gets
 
     def persistent_load(self, _identity: Any) -> Any:
         raise pickle.UnpicklingError("it refers to something outside of itself")
-
-
-class _Named:
-    """What a pickle gets for a name: something to call that keeps no state a pickle could change."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("it tries to change what its names mean")
 
 
 def _refuse(*_arguments: Any) -> Any:

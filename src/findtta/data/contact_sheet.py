@@ -42,16 +42,14 @@ def contact_sheet(
     shown = dataset.pick(domains, severity).domains
     if domains is None and CLEAN in dataset.domains and CLEAN not in shown:
         shown = (CLEAN, *shown)
-    cells = [_cell(_sample(dataset, domain, images, seed)) for domain in shown]
+    cells = []
+    for domain in shown:
+        count = len(dataset.labels(domain))
+        rows = np.random.default_rng(seed).permutation(count)[:images].astype(np.int64)
+        cells.append(_cell(dataset.images(domain, rows)))
     levels = {split_domain(domain)[1] for domain in shown} - {None}
     title = f"{dataset.name}, severity {severity}" if levels == {severity} else dataset.name
     return _sheet(cells, [_caption(domain, several=len(levels) > 1) for domain in shown], title)
-
-
-def _sample(dataset: DomainDataset, domain: str, images: int, seed: int) -> Images:
-    count = len(dataset.labels(domain))
-    rows = np.random.default_rng(seed).permutation(count)[:images].astype(np.int64)
-    return dataset.images(domain, rows)
 
 
 def _cell(images: Images) -> Image.Image:

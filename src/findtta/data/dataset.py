@@ -33,7 +33,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def are_images(array: Any) -> bool:
-    """Tell whether an array, or what describes one, has the type and shape of images: uint8, (n, height, width, 3)."""
+    """Tell whether an array, or what describes one, is of images: uint8, (n, height, width, 3)."""
     return bool(array.dtype == np.uint8 and len(array.shape) == 4 and array.shape[3] == 3)
 
 

@@ -21,7 +21,7 @@ from findtta.data.dataset import (
     Rows,
     domain_name,
 )
-from findtta.data.metadata import Classes, class_list, read_marker
+from findtta.data.metadata import Classes, class_list, marked, reading
 from findtta.errors import InputError
 from findtta.images import SUFFIXES, ImageLimits, Preprocessing, image_size, read_image
 from findtta.options import require_choice
@@ -70,25 +70,18 @@ class EncodedDataset(DomainDataset):
             image = read_image(source, self.preprocessing, LIMITS, name=name)
             if image.shape[:2] != self.image_size:
                 raise InputError(
-                    f"{name} must be {_size(self.image_size)} as the first image is, got {_size(image.shape)}. "
-                    f"{self.size_advice}"
+                    f"{name} must be {self.image_size[0]}x{self.image_size[1]} as the first image is, "
+                    f"got {image.shape[0]}x{image.shape[1]}. {self.size_advice}"
                 )
             images[position] = image
         return images
 
 
 class ImageFiles(EncodedDataset):
-    """Domains that are folders with one folder of images per class.
+    """Domains that are folders with one folder of images per class, named as the classes.
 
-    Files are listed when a domain is first asked for, and read when their images are.
-
-    Args:
-        name: The name of the dataset.
-        folders: The folder of each domain.
-        classes: The names of the class folders in the order of the labels.
-        preprocessing: How all images are brought to one size, if that was asked for.
-        usual: How they are brought to one size if they have several and nothing was asked for.
-        generated: Whether the drift was made by this package.
+    Files are listed when a domain is first asked for, and read when their images are. They are brought to one size
+    by the preprocessing, if that was asked for; else by the usual one, if they have several sizes.
     """
 
     def __init__(
@@ -162,14 +155,9 @@ def read_imagenet_c(path: Path, *, classes: Classes | None = None) -> DomainData
     Returns:
         A dataset with one domain per corruption and severity.
     """
-    marker = read_marker(path)
-    folders = _severity_folders(path)
-    return _PublishedFiles(
-        marker.title if marker else path.resolve().name,
-        folders,
-        class_list(classes) or (marker and marker.classes) or _class_folders(folders),
-        generated=bool(marker and marker.generated),
-    )
+    marker, folders = marked(path), _severity_folders(path)
+    names = class_list(classes) or marker.classes or _class_folders(folders)
+    return _PublishedFiles(marker.title, folders, names, generated=marker.generated)
 
 
 def is_folder(path: Path) -> bool:
@@ -219,11 +207,9 @@ def images_in(folder: Path) -> list[Path]:
     )
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    try:
-        yield from folder.iterdir()
-    except OSError as error:
-        raise InputError(f"{folder} must be a readable folder, but it is not: {error}.") from error
+def _entries(folder: Path) -> list[Path]:
+    with reading(folder, "a readable folder"):
+        return list(folder.iterdir())
 
 
 def _severity_folders(path: Path) -> dict[str, Path]:
@@ -260,7 +246,3 @@ def _holds_images(folder: Path) -> bool:
 
 def _class_folders(domains: Mapping[str, Path]) -> tuple[str, ...]:
     return tuple(sorted({folder.name for domain in domains.values() for folder in folders_in(domain)}))
-
-
-def _size(size: tuple[int, ...]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -1,11 +1,15 @@
-"""What is known about a dataset beside its images: names of classes, labels, and the marker file of its folder."""
+"""What readers of datasets share: labels, names of classes, the marker file of a folder, errors about files."""
 
 from __future__ import annotations
 
 import json
 import re
+import tarfile
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from findtta._io import write_file
-from findtta.data.dataset import Labels
+from findtta.data.dataset import Labels, describe
 from findtta.errors import InputError, OptionError
 
 #: What the option ``classes`` of a dataset accepts: the names, or a file that lists them.
@@ -61,31 +65,43 @@ def _from_file(path: Path) -> list[str]:
         ) from error
 
 
-def numbered(labels: Labels) -> tuple[str, ...]:
-    """Return names for classes of which only the labels are known."""
-    return tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+def checked_labels(labels: Any, classes: Sequence[str] | None, where: str) -> tuple[Labels, tuple[str, ...]]:
+    """Return labels as int64 of shape (n,) and the names of their classes: numbers, if those are not known.
 
-
-def checked_labels(labels: Any, classes: Sequence[str] | None, where: str) -> Labels:
-    """Return labels as int64 of shape (n,), or raise an error that says what is wrong with them.
-
-    Args:
-        labels: What was read.
-        classes: The names that they must index, or None if those are not known.
-        where: How the error calls the place that they come from.
+    Errors call the place that the labels come from ``where``.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(f"{where} must be a list of whole numbers, got {describe(array)}.")
+    least, most = int(array.min(initial=0)), int(array.max(initial=0))
+    names = tuple(classes or (str(label) for label in range(most + 1)))
+    if len(array) and (least < 0 or most >= len(names)):
         raise InputError(
-            f"{where} must be a list of whole numbers, got shape {array.shape} and type {array.dtype}."
-        )
-    if len(array) and (int(array.min()) < 0 or (classes is not None and int(array.max()) >= len(classes))):
-        upper = f"{len(classes) - 1}, one per class" if classes is not None else "the number of classes"
-        raise InputError(
-            f"{where} must lie between 0 and {upper}, but go from {array.min()} to {array.max()}. "
+            f"{where} must lie between 0 and {len(names) - 1}, one per class, but go from {least} to {most}. "
             "If the list of classes is incomplete, give all of them with the option classes."
         )
-    return array.astype(np.int64)
+    return array.astype(np.int64), names
+
+
+@contextmanager
+def reading(where: object, what: str) -> Iterator[None]:
+    """Turn what a missing or damaged file raises into an error that says what it must be."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        SyntaxError,
+        RuntimeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+        tarfile.TarError,
+    ) as error:
+        raise InputError(f"{where} must be {what}, but it cannot be read: {error}.") from error
 
 
 @dataclass(frozen=True)
@@ -136,6 +152,11 @@ def read_marker(folder: Path) -> Marker | None:
             "come from."
         ) from error
     return Marker(name, source, content)
+
+
+def marked(folder: Path) -> Marker:
+    """Return the marker of a folder; one without a marker counts as published under the name of the folder."""
+    return read_marker(folder) or Marker(folder.resolve().name, "published")
 
 
 def write_marker(folder: Path, marker: Marker) -> None:

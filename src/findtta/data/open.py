@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from findtta.data import arrays, cifar, folders
 from findtta.data.corrupted import CorruptedDataset
@@ -20,29 +18,12 @@ from findtta.images import Preprocessing
 SHAPES = "shapes"
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A layout that datasets on disk may have.
-
-    Attributes:
-        layout: One line for the user about what it reads.
-        matches: Tells of a path whether this reader is the one for it.
-        read: Makes a dataset of a path and of options.
-    """
+class Reader(NamedTuple):
+    """A layout of datasets on disk: a line about it, whether a path has it, and what reads a path with options."""
 
     layout: str
     matches: Callable[[Path], bool]
     read: Callable[..., DomainDataset]
-
-    @property
-    def options(self) -> list[str]:
-        """The names of its options."""
-        return [name for name in inspect.signature(self.read).parameters if name not in ("path", "preprocessing")]
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it decodes images, which a preprocessing can bring to one size."""
-        return "preprocessing" in inspect.signature(self.read).parameters
 
 
 #: The first that matches reads; the most particular layouts come first.
@@ -74,6 +55,7 @@ READERS = (
         folders.read_folder,
     ),
 )
+_LAYOUTS = "".join(f"\n  - {reader.layout}" for reader in READERS)
 
 
 def load(
@@ -132,21 +114,15 @@ def load_as_is(
 
 
 def read(path: Path, preprocessing: Preprocessing | None = None, **options: Any) -> DomainDataset:
-    """Open the dataset at a path, in one of the layouts of ``READERS``.
-
-    Args:
-        path: A file or folder.
-        preprocessing: How image files of several sizes are brought to one.
-        **options: Options of the layout, such as ``classes`` or ``image_size``.
-
-    Returns:
-        The dataset.
-    """
+    """Open the dataset at a path, in one of the layouts of ``READERS``, with options as for :func:`load`."""
     for reader in READERS:
         if reader.matches(path):
-            _check_options(f"{str(path)!r}, which is a {reader.layout}", options, reader.options)
-            return reader.read(path, **options, **({"preprocessing": preprocessing} if reader.decodes else {}))
-    raise InputError(f"source {str(path)!r} is not a dataset of a known layout. Known are:{_layouts()}")
+            parameters = inspect.signature(reader.read).parameters
+            known = [name for name in parameters if name not in ("path", "preprocessing")]
+            _check_options(f"{str(path)!r}, which is a {reader.layout}", options, known)
+            decoding = {"preprocessing": preprocessing} if "preprocessing" in parameters else {}
+            return reader.read(path, **options, **decoding)
+    raise InputError(f"source {str(path)!r} is not a dataset of a known layout. Known are:{_LAYOUTS}")
 
 
 def _check_options(what: str, options: dict[str, Any], known: list[str]) -> None:
@@ -167,14 +143,14 @@ def _find(source: str | Path, root: Path) -> Path:
     path = Path(source).expanduser()
     if path.exists():
         return path
-    if isinstance(source, str) and _looks_like_a_name(source):
+    if isinstance(source, str) and path.name == source and not path.suffix:
         generated = sorted(folder.name for folder in root.glob(f"*{GENERATED_SUFFIX}") if folder.is_dir())
         names = [SHAPES, *PUBLISHED, *generated]
         raise UnknownNameError(
             f"source must be a path or one of {', '.join(names)}, but {source!r} is neither."
             f"{close_matches(source, names)}"
         )
-    raise InputError(f"source {str(source)!r} does not exist. It can be a name, or the path of a:{_layouts()}")
+    raise InputError(f"source {str(source)!r} does not exist. It can be a name, or the path of a:{_LAYOUTS}")
 
 
 def _find_published(name: str, root: Path) -> Path:
@@ -187,12 +163,3 @@ def _find_published(name: str, root: Path) -> Path:
         f"source {name!r} is not in {root}. Fetch it with: findtta data get {name}{instead} "
         "(a dataset elsewhere is opened by its path)"
     )
-
-
-def _looks_like_a_name(source: str) -> bool:
-    separators = {os.sep, os.altsep or os.sep, "/"}
-    return not any(separator in source for separator in separators) and not Path(source).suffix
-
-
-def _layouts() -> str:
-    return "".join(f"\n  - {reader.layout}" for reader in READERS)

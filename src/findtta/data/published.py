@@ -41,7 +41,7 @@ class DownloadError(FindTTAError, OSError):
 
 @dataclass(frozen=True)
 class Archive:
-    """One file of a published dataset; the landmark is a file or folder that stands in the folder worth keeping."""
+    """One file of a published dataset; its landmark, a file or folder, stands in the folder worth keeping."""
 
     url: str
     md5: str
@@ -55,9 +55,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class PublishedSet:
-    """A dataset that can be fetched: its parts, of which ``"extra"`` is only fetched when asked for, and the rest
-    of what ``published.toml`` says of it.
-    """
+    """A dataset that can be fetched; of its archives, ``"extra"`` is only fetched when asked for."""
 
     archives: Mapping[str, Archive]
     alias: str
@@ -253,8 +251,8 @@ def fetch(
     if _md5(target) != md5:
         target.unlink()
         raise DownloadError(
-            f"{url} gave a file other than the published one, whose md5 is {md5}. Something on the way changed it, or "
-            "the source did; nothing was kept."
+            f"{url} gave a file other than the published one, whose md5 is {md5}. Something on the way "
+            "changed it, or the source did; nothing was kept."
         )
     return target
 

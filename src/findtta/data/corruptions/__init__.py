@@ -139,8 +139,8 @@ def constants_for(table: str, name: str, severity: int) -> list[float]:
 def _check_images(images: object) -> None:
     if not isinstance(images, np.ndarray) or not are_images(images):
         raise InputError(
-            f"images must be a NumPy array of uint8 (0 to 255) and shape (n, height, width, 3), got {describe(images)}; "
-            "for a float tensor of shape (n, 3, height, width) with values from 0 to 1, pass "
+            "images must be a NumPy array of uint8 (0 to 255) and shape (n, height, width, 3), got "
+            f"{describe(images)}; for a float tensor of shape (n, 3, height, width) with values from 0 to 1, pass "
             "(255 * images).round().byte().permute(0, 2, 3, 1).numpy()."
         )
     if min(images.shape[1:3]) < SMALLEST_SIDE:

@@ -31,7 +31,8 @@ def to_bytes(unit: NDArray[Any]) -> NDArray[np.uint8]:
 def bordered(size: int, margin: int, border: str) -> Indices:
     """Return the positions on a side of ``size`` pixels, continued by ``margin`` at both ends.
 
-    The border is one of ``np.pad``: ``"edge"`` (aa|abc|cc), ``"reflect"`` (cb|abc|ba), ``"symmetric"`` (ba|abc|cb).
+    The border is a mode of ``np.pad``: ``"edge"`` (aa|abc|cc), ``"reflect"`` (cb|abc|ba) or ``"symmetric"``
+    (ba|abc|cb).
     """
     positions: Indices = np.pad(np.arange(size), margin, border)  # type: ignore[call-overload]
     return positions
