@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,12 @@ class Output:
         try:
             if unreadable:
                 with atomic_write(self.errors / f"block-{block:07d}.jsonl") as partial:
-                    _write_lines(partial, unreadable)
+                    partial.write_bytes(_lines(unreadable))
             with atomic_write(self._file(block)) as partial:
                 if self._format == "parquet":
                     write_parquet(partial, _schema(self._top), rows)
                 else:
-                    _write_lines(partial, rows)
+                    partial.write_bytes(_lines(rows))
         except OSError as error:
             raise InputError(
                 f"output: block {block} cannot be written to {str(self.folder)!r} ({error.strerror}). Existing "
@@ -118,10 +118,8 @@ def _schema(top: int | None) -> dict[str, Any]:
     return start | classes | {"group": int, "drift": float}
 
 
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+def _lines(rows: Sequence[Record]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def _short(value: object) -> str:
