@@ -37,6 +37,8 @@ _READER_CPUS = 0.5
 Blocks = Iterable[tuple[int, Part]]
 #: One row of a table: of an output file the prediction for one image, or the reason why it could not be read.
 Record = dict[str, Any]
+#: The number of the block and the records of each batch, in order; closing it stops what computes them.
+Predicted = Generator[tuple[int, list[Record]], None, None]
 
 
 class WorkerError(FindTTAError, RuntimeError):
@@ -129,10 +131,8 @@ def _numbers(values: NDArray[np.floating[Any]]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def compute_here(
-    blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader
-) -> Generator[tuple[int, list[Record]], None, None]:
-    """Yield the number of the block and the predictions of each batch, computed in this process."""
+def compute_here(blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader) -> Predicted:
+    """Compute blocks in this process."""
     for block, part in blocks:
         for batch in reader.batches(part):
             yield block, predict_batch(predictor, batch, settings.top)
@@ -140,8 +140,8 @@ def compute_here(
 
 def compute_on_ray(
     blocks: Blocks, settings: Settings, state: Mapping[str, Tensor] | None, reader: Reader, workers: int | None
-) -> Generator[tuple[int, list[Record]], None, None]:
-    """Yield the number of the block and the predictions of each batch, in order, from a pipeline of Ray Data.
+) -> Predicted:
+    """Compute blocks in a pipeline of Ray Data.
 
     Tasks read images, and actors predict. One row of the first dataset is one block, and one row of all that
     follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from findtta._extras import require
-from findtta._io import UNFINISHED, atomic_write, write_parquet
+from findtta._io import UNFINISHED, atomic_write, write_file, write_parquet
 from findtta.errors import InputError, OptionError
 from findtta.predict.compute import Record
 from findtta.predict.settings import SUFFIXES
@@ -44,24 +44,21 @@ class Output:
             raise OptionError(
                 f"output {str(self.folder)!r} exists already and holds no predictions; name a new folder."
             )
-        for folder in (self.predictions, self.errors):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            with atomic_write(file) as partial:
-                partial.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        # Files that a killed process was writing.
+        else:
+            write_file(file, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
         for folder in (self.folder, self.predictions, self.errors):
+            folder.mkdir(exist_ok=True)
             for path in folder.iterdir():
-                if UNFINISHED.fullmatch(path.name):
+                if UNFINISHED.fullmatch(path.name):  # a killed process was writing it
                     path.unlink(missing_ok=True)
 
     def _require_same(self, file: Path, manifest: Mapping[str, Any]) -> None:
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(before, dict):
-                raise ValueError("it is not an object")
-        except ValueError as error:
-            raise OptionError(f"output: {str(file)!r} is not a manifest ({error}); name a new folder.") from error
+            before = json.loads(file.read_bytes())
+        except ValueError:
+            before = None
+        if not isinstance(before, dict):
+            raise OptionError(f"output: {str(file)!r} is not a manifest; name a new folder.")
         changed = [
             f"{name} was {_short(before.get(name))} and is {_short(manifest.get(name))}"
             for name in sorted({*before, *manifest})
