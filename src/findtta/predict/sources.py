@@ -28,7 +28,7 @@ Entry = tuple[str, bytes | Path | None]
 
 @dataclass(frozen=True)
 class Part:
-    """A range of an input, small enough to be sent to a worker: the position of its first image, and its images."""
+    """A range of an input, small enough to be sent to a worker: where it starts, and its images."""
 
     start: int
     entries: Callable[[], Iterator[Entry]]
