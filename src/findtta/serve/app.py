@@ -99,15 +99,14 @@ class Frontend:
         self._decoders = asyncio.Semaphore(min(4, os.cpu_count() or 1))
         self._pending_bytes = 0
         self._active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._draining = False
         self.app = self._build(comparison or Comparison(settings))
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
         self._draining = True
-        await self._idle.wait()
+        while self._active:
+            await asyncio.sleep(0.01)
 
     async def predict(
         self,
@@ -156,13 +155,10 @@ class Frontend:
         if self._batcher.size >= self._settings.max_queue:  # before its body is read
             raise busy("the queue is full")
         self._active += 1
-        self._idle.clear()
         try:
             yield
         finally:
             self._active -= 1
-            if not self._active:
-                self._idle.set()
 
     async def _read(self, request: Request) -> tuple[list[Pixels], list[str]]:
         """Read the body as it arrives, and decode its images on another thread."""
@@ -268,7 +264,8 @@ class Guard:
 
         try:
             self._require_key(scope["path"], headers)
-            self._require_length(headers)
+            length = headers.get("content-length", "")
+            self._require_size(int(length[:20]) if length.isdecimal() else 0)
             await self._app(scope, self._bounded(receive), send_named)
         except Exception as error:  # FastAPI raises it again after it has sent the response
             refusal = _refusal(error)
@@ -288,10 +285,10 @@ class Guard:
                 401, "unauthorized", "send the API key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
             )
 
-    def _require_length(self, headers: Headers) -> None:
-        length = headers.get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
-            raise self._too_large()
+    def _require_size(self, size: int) -> None:
+        if size > self._max_body_bytes:
+            reason = f"the body must have at most {self._max_body_bytes:,} bytes."
+            raise RequestError(413, "body_too_large", reason)
 
     def _bounded(self, receive: Receive) -> Receive:
         received = 0
@@ -300,14 +297,10 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._max_body_bytes:
-                raise self._too_large()
+            self._require_size(received)
             return message
 
         return bounded
-
-    def _too_large(self) -> RequestError:
-        return RequestError(413, "body_too_large", f"the body must have at most {self._max_body_bytes:,} bytes.")
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

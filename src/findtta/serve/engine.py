@@ -101,18 +101,12 @@ class Engine:
     """Asks replicas for predictions, and asks again when one dies: a death costs time, not predictions.
 
     Asking twice is harmless, since predictions depend on the images only.
-
-    Attributes:
-        call: Asks a replica for the predictions of a batch, and for its name.
-        telemetry: Counts retries and replicas.
-        patience_s: How long a batch is tried again.
-        is_death: Tells the death of a replica from an error that would come again.
     """
 
-    call: Callable[[Pixels], Awaitable[tuple[Predictions, str]]]
+    call: Callable[[Pixels], Awaitable[tuple[Predictions, str]]]  # the predictions of a batch, by which replica
     telemetry: Telemetry
-    patience_s: float
-    is_death: Callable[[BaseException], bool] = is_death
+    patience_s: float  # how long a batch is tried again
+    is_death: Callable[[BaseException], bool] = is_death  # or an error that would come again
     _retrying: int = 0
 
     @property
@@ -170,26 +164,23 @@ def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[Engin
 
 
 def _deployment(ray_serve: Any, settings: Settings) -> Any:
-    scaling: dict[str, Any] = {"num_replicas": settings.replicas}
-    if settings.most_replicas > settings.replicas:
-        scaling = {
-            "autoscaling_config": {
-                "min_replicas": settings.replicas,
-                "max_replicas": settings.most_replicas,
-                "target_ongoing_requests": 1,  # a request is a batch here
-                "upscale_delay_s": 5,
-            }
-        }
-    needs_gpu = settings.device.startswith("cuda")
+    scaling = {
+        "min_replicas": settings.replicas,
+        "max_replicas": settings.most_replicas,
+        "target_ongoing_requests": 1,  # a request is a batch here
+        "upscale_delay_s": 5,
+    }
+    is_fixed = settings.most_replicas == settings.replicas
     deployment = ray_serve.deployment(
         Replica,
         name=DEPLOYMENT_NAME,
+        num_replicas=settings.replicas if is_fixed else None,
+        autoscaling_config=None if is_fixed else scaling,
         max_ongoing_requests=_ONGOING,
-        ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(needs_gpu)},
+        ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(settings.device.startswith("cuda"))},
         health_check_period_s=1,  # a dead replica is replaced soon
         health_check_timeout_s=30,
         graceful_shutdown_timeout_s=10,
         logging_config=_QUIET,
-        **scaling,
     )
     return deployment.bind(settings, Place.here())
