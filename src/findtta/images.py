@@ -325,13 +325,24 @@ def read_image(
     """
     limits = limits or ImageLimits()
     with _named(source, name):
-        if isinstance(source, Path):
-            size = source.stat().st_size
-            if size > limits.max_bytes:
-                raise _too_many_bytes(size, limits)
-            source = source.read_bytes()
-        image = decode_image(source, limits)
+        image = decode_image(_read_file(source, limits) if isinstance(source, Path) else source, limits)
     return preprocessing(image) if preprocessing else image
+
+
+def _read_file(path: Path, limits: ImageLimits) -> bytes:
+    """Read no more bytes than are accepted, and from a regular file only."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
+            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
+        if status.st_size > limits.max_bytes:
+            raise _too_many_bytes(status.st_size, limits)
+        with path.open("rb") as file:
+            return file.read(limits.max_bytes + 1)
+    except ImageError:
+        raise
+    except ValueError:  # a null byte in the name
+        raise ImageError("unreadable", "image: a file cannot have this name.") from None
 
 
 def image_size(source: Path | bytes, *, name: str | None = None) -> tuple[int, int]:
@@ -375,26 +386,3 @@ def to_input(images: NDArray[np.uint8], device: torch.device | str = "cpu") -> t
     # Arrays from another process may be read-only, which torch warns about.
     writable = np.require(images, requirements=("C", "W"))
     return torch.from_numpy(writable).to(device).permute(0, 3, 1, 2).float().div_(255)
-
-
-def read_file(path: Path, limits: ImageLimits | None = None) -> bytes:
-    """Read the bytes of an image file, no more than are accepted, and from a regular file only.
-
-    Raises:
-        ImageError: If it cannot be read, is not a regular file, or is too large.
-    """
-    limits = limits or ImageLimits()
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
-            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
-        if status.st_size > limits.max_bytes:
-            raise _too_many_bytes(status.st_size, limits)
-        with path.open("rb") as file:
-            return file.read(limits.max_bytes + 1)
-    except OSError as error:
-        raise ImageError("unreadable", f"image: the file cannot be read ({error.strerror or error}).") from error
-    except ImageError:
-        raise
-    except ValueError:  # a null byte in the name
-        raise ImageError("unreadable", "image: a file cannot have this name.") from None

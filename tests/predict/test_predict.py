@@ -142,7 +142,7 @@ def test_a_folder_of_something_else_is_left_alone(photos, model, tmp_path):
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(OptionError, match="is not a manifest"):
         predict(photos, tmp_path, Settings(model=model))
-    with pytest.raises(OptionError, match="cannot be written to"):
+    with pytest.raises(OptionError, match="cannot be written"):
         predict(photos, tmp_path / "diary.txt" / "out", Settings(model=model))
 
 

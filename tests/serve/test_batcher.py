@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_time import run as run_virtually
 
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError
 from findtta.serve.batcher import Batcher, QueueFull
 
 
@@ -209,5 +209,3 @@ def test_what_cannot_be_is_refused():
 
     with pytest.raises(InputError, match="at most 4"):
         run_virtually(scenario())
-    with pytest.raises(OptionError, match="max_batch must be"):
-        batcher(Model(), max_batch=0)

@@ -12,7 +12,7 @@ pytest.importorskip("prometheus_client", reason="the 'serve' extra is not instal
 from findtta._ray import Place
 from findtta.predictor import Predictions
 from findtta.serve import Settings, engine
-from findtta.serve.engine import Description, RayEngine, Replica, Unavailable
+from findtta.serve.engine import Description, Engine, Replica, Unavailable
 from findtta.serve.telemetry import Telemetry
 
 IMAGES = np.zeros((1, 2, 2, 3), np.uint8)
@@ -34,7 +34,7 @@ class Dies:
 
 
 def engine_of(call, telemetry=None):
-    return RayEngine(
+    return Engine(
         call, telemetry or Telemetry((), ()), 10, is_death=lambda error: isinstance(error, ConnectionError)
     )
 

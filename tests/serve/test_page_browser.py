@@ -192,6 +192,7 @@ def test_large_photos_are_made_smaller_before_they_are_sent(page, address, tmp_p
         page.choose(tmp_path / "large.png")
     page.settle(1)
     assert 0 < len(asked.value.post_data_buffer) < 400_000
+    assert "files above 128 KiB" in page.text("#files-note")
 
 
 def test_a_file_name_is_text_whatever_it_says(page, address, folder):

@@ -23,7 +23,7 @@ from findtta._extras import require
 from findtta._processes import usable_cores
 from findtta._ray import first_line, import_ray, ray_session
 from findtta.errors import FindTTAError, OptionError
-from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_file
+from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.settings import Settings
 from findtta.predict.sources import Part
 from findtta.predictor import Predictor
@@ -35,8 +35,10 @@ _READER_CPUS = 0.5
 
 #: Number and content of each block.
 Blocks = Iterable[tuple[int, Part]]
-#: The prediction for one image, or the reason why it could not be read; one row of an output file.
+#: One row of a table: of an output file the prediction for one image, or the reason why it could not be read.
 Record = dict[str, Any]
+#: The number of the block and the records of each batch, in order; closing it stops what computes them.
+Predicted = Generator[tuple[int, list[Record]], None, None]
 
 
 class WorkerError(FindTTAError, RuntimeError):
@@ -82,8 +84,7 @@ class Reader:
     def _read(self, content: bytes | Path | None) -> Pixels:
         if content is None:
             raise ImageError("empty", "image: there are neither bytes nor a path.")
-        data = content if isinstance(content, bytes) else read_file(content, self.limits)
-        return self.preprocess(decode_image(data, self.limits))
+        return read_image(content, self.preprocess, self.limits, name="image")
 
     def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
         rows, names, images = [], [], []
@@ -130,10 +131,8 @@ def _numbers(values: NDArray[np.floating[Any]]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def compute_here(
-    blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader
-) -> Generator[tuple[int, list[Record]], None, None]:
-    """Yield the number of the block and the predictions of each batch, computed in this process."""
+def compute_here(blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader) -> Predicted:
+    """Compute blocks in this process."""
     for block, part in blocks:
         for batch in reader.batches(part):
             yield block, predict_batch(predictor, batch, settings.top)
@@ -141,8 +140,8 @@ def compute_here(
 
 def compute_on_ray(
     blocks: Blocks, settings: Settings, state: Mapping[str, Tensor] | None, reader: Reader, workers: int | None
-) -> Generator[tuple[int, list[Record]], None, None]:
-    """Yield the number of the block and the predictions of each batch, in order, from a pipeline of Ray Data.
+) -> Predicted:
+    """Compute blocks in a pipeline of Ray Data.
 
     Tasks read images, and actors predict. One row of the first dataset is one block, and one row of all that
     follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model
@@ -151,12 +150,11 @@ def compute_on_ray(
     cpus = (workers or 1) * (settings.threads + 1)
     with ray_session(settings.ray_address, num_cpus=cpus) as ray:
         workers = _workers(ray, workers, settings)
-        predicted = _pipeline(ray, blocks, (settings, state), reader, workers)
+        predicted = _pipeline(ray, blocks, settings, state, reader, workers)
         try:
             with _quiet_console():
-                for table in predicted.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
-                    for block, content in zip(table["block"], table["content"], strict=True):
-                        yield block.as_py(), pickle.loads(content.as_py())
+                for row in predicted.iter_rows():
+                    yield row["block"], pickle.loads(row["content"])
         except Exception as error:  # Ray Data has several families of errors
             raise WorkerError(
                 f"ray: workers failed ({first_line(error)}). Finished blocks are kept: run the same command again "
@@ -164,35 +162,32 @@ def compute_on_ray(
             ) from error
 
 
-def _pipeline(ray: Any, blocks: Blocks, recipe: tuple[Any, ...], reader: Reader, workers: int) -> Any:
+def _pipeline(
+    ray: Any, blocks: Blocks, settings: Settings, state: Mapping[str, Tensor] | None, reader: Reader, workers: int
+) -> Any:
     """Lay out the pipeline; nothing is computed before its results are iterated over."""
     data = require("ray.data", "ray", "the executor 'ray'")
-    settings: Settings = recipe[0]
+    arrow = require("pyarrow", "ray", "the executor 'ray'")
     # In Ray's object store, which spills to disk: the names of millions of images do not stay in this process.
-    described = [ray.put(_row(number, part)) for number, part in blocks]
-    dataset = data.from_arrow_refs(described)
+    rows = ([{"block": number, "content": pickle.dumps(part)}] for number, part in blocks)
+    dataset = data.from_arrow_refs([ray.put(arrow.Table.from_pylist(row)) for row in rows])
     # Settings of this dataset, not of all datasets of the process.
     dataset.context.enable_progress_bars = False
     dataset.context.execution_options.preserve_order = True
-    images = dataset.map_batches(
-        _read, batch_size=1, batch_format="pyarrow", num_cpus=_READER_CPUS, fn_kwargs={"reader": reader}
-    )
-    return images.map_batches(
+    batches = dataset.flat_map(_read, num_cpus=_READER_CPUS, fn_kwargs={"reader": reader})
+    return batches.map(
         _Worker,
-        fn_constructor_args=(ray.put(recipe),),
-        batch_size=1,
-        batch_format="pyarrow",
+        fn_constructor_args=(ray.put((settings, state)),),
         compute=data.ActorPoolStrategy(size=workers),
         num_cpus=settings.threads,
         num_gpus=1 if torch.device(settings.device).type == "cuda" else None,
     )
 
 
-def _read(table: Any, reader: Reader) -> Iterator[Any]:
+def _read(row: Record, reader: Reader) -> Iterator[Record]:
     """Read the images of one block, batch by batch; runs in a task."""
-    number, part = table["block"][0].as_py(), pickle.loads(table["content"][0].as_py())
-    for batch in reader.batches(part, threads=2):
-        yield _row(number, batch)
+    for batch in reader.batches(pickle.loads(row["content"]), threads=2):
+        yield {**row, "content": pickle.dumps(batch)}
 
 
 class _Worker:
@@ -206,15 +201,9 @@ class _Worker:
         if state is not None:
             self._predictor.adapted.load_state_dict(state)
 
-    def __call__(self, table: Any) -> Any:
-        batch = pickle.loads(table["content"][0].as_py())
-        return _row(table["block"][0].as_py(), predict_batch(self._predictor, batch, self._top))
-
-
-def _row(block: int, content: object) -> Any:
-    arrow = require("pyarrow", "ray", "the executor 'ray'")
-    schema = arrow.schema([("block", arrow.int64()), ("content", arrow.large_binary())])
-    return arrow.table({"block": [block], "content": [pickle.dumps(content)]}, schema=schema)
+    def __call__(self, row: Record) -> Record:
+        records = predict_batch(self._predictor, pickle.loads(row["content"]), self._top)
+        return {**row, "content": pickle.dumps(records)}
 
 
 def _workers(ray: Any, workers: int | None, settings: Settings) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from findtta._extras import require
-from findtta._io import UNFINISHED, atomic_write, write_parquet
+from findtta._io import UNFINISHED, atomic_write, write_file, write_parquet
 from findtta.errors import InputError, OptionError
 from findtta.predict.compute import Record
 from findtta.predict.settings import SUFFIXES
@@ -44,24 +44,21 @@ class Output:
             raise OptionError(
                 f"output {str(self.folder)!r} exists already and holds no predictions; name a new folder."
             )
-        for folder in (self.predictions, self.errors):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            with atomic_write(file) as partial:
-                partial.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        # Files that a killed process was writing.
+        else:
+            write_file(file, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
         for folder in (self.folder, self.predictions, self.errors):
+            folder.mkdir(exist_ok=True)
             for path in folder.iterdir():
-                if UNFINISHED.fullmatch(path.name):
+                if UNFINISHED.fullmatch(path.name):  # a killed process was writing it
                     path.unlink(missing_ok=True)
 
     def _require_same(self, file: Path, manifest: Mapping[str, Any]) -> None:
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(before, dict):
-                raise ValueError("it is not an object")
-        except ValueError as error:
-            raise OptionError(f"output: {str(file)!r} is not a manifest ({error}); name a new folder.") from error
+            before = json.loads(file.read_bytes())
+        except ValueError:
+            before = None
+        if not isinstance(before, dict):
+            raise OptionError(f"output: {str(file)!r} is not a manifest; name a new folder.")
         changed = [
             f"{name} was {_short(before.get(name))} and is {_short(manifest.get(name))}"
             for name in sorted({*before, *manifest})
@@ -84,12 +81,12 @@ class Output:
         try:
             if unreadable:
                 with atomic_write(self.errors / f"block-{block:07d}.jsonl") as partial:
-                    _write_lines(partial, unreadable)
+                    partial.write_bytes(_lines(unreadable))
             with atomic_write(self._file(block)) as partial:
                 if self._format == "parquet":
                     write_parquet(partial, _schema(self._top), rows)
                 else:
-                    _write_lines(partial, rows)
+                    partial.write_bytes(_lines(rows))
         except OSError as error:
             raise InputError(
                 f"output: block {block} cannot be written to {str(self.folder)!r} ({error.strerror}). Existing "
@@ -118,10 +115,8 @@ def _schema(top: int | None) -> dict[str, Any]:
     return start | classes | {"group": int, "drift": float}
 
 
-def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+def _lines(rows: Sequence[Record]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def _short(value: object) -> str:

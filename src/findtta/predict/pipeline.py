@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from findtta._processes import torch_threads
 from findtta.errors import InputError, OptionError
-from findtta.predict.compute import Reader, Record, compute_here, compute_on_ray
+from findtta.predict.compute import Predicted, Reader, Record, compute_here, compute_on_ray
 from findtta.predict.output import Output
 from findtta.predict.settings import Execution, Settings
 from findtta.predict.sources import Source, open_source
@@ -95,8 +95,7 @@ def predict(
         starts = range(0, len(images), settings.block)
         spans = [range(start, min(start + settings.block, len(images))) for start in starts]
         todo = {block: span for block, span in enumerate(spans) if not out.is_done(block)}
-        left = sum(map(len, todo.values()))
-        execution = settings.execution(left)
+        execution = settings.execution(sum(map(len, todo.values())))
         if announce:
             announce(execution)
         if todo:
@@ -156,11 +155,7 @@ def _warm_up(predictor: Predictor, reader: Reader, images: Source) -> Mapping[st
 
 
 def _write_blocks(
-    predicted: Iterator[tuple[int, list[Record]]],
-    out: Output,
-    todo: Mapping[int, range],
-    images: int,
-    progress: Progress | None,
+    predicted: Predicted, out: Output, todo: Mapping[int, range], images: int, progress: Progress | None
 ) -> None:
     """Write each block when its last batch has arrived."""
     waiting: dict[int, list[Record]] = {}

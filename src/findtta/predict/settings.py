@@ -33,16 +33,10 @@ _BATCHES_PER_BLOCK = 16
 
 @dataclass(frozen=True)
 class Execution:
-    """Where predictions are computed.
-
-    Attributes:
-        executor: ``"local"`` or ``"ray"``.
-        workers: Number of models that compute at once; None means as many as a Ray cluster has room for.
-        reason: Why, for the user.
-    """
+    """Where predictions are computed (``"local"`` or ``"ray"``), and why, for the user."""
 
     executor: str
-    workers: int | None
+    workers: int | None  # models that compute at once; None means as many as a Ray cluster has room for
     reason: str
 
 
@@ -107,14 +101,10 @@ class Settings(PredictorSettings):
         return self.format or ("parquet" if installed("pyarrow") else "jsonl")
 
     def execution(self, images: int) -> Execution:
-        """Choose where to compute.
-
-        Args:
-            images: Number of images that are left to predict.
-        """
+        """Choose where to compute the predictions of the images that are left."""
         if self.executor == "local":
             return Execution("local", 1, "as asked for")
-        workers = self.workers or (None if self._is_cluster() else self._room())
+        workers = self.workers or self._room()
         if self.executor == "ray" or self.workers is not None or self.ray_address is not None:
             require("ray", "ray", "the executor 'ray'")
             return Execution("ray", workers, "as asked for")
@@ -126,16 +116,13 @@ class Settings(PredictorSettings):
             return Execution("local", 1, "there is room for one worker")
         return Execution("ray", workers, f"{RAY_FROM:,} images or more")
 
-    def _is_cluster(self) -> bool:
-        """Tell whether Ray is running already, so that its size decides."""
+    def _room(self) -> int | None:
+        """Return the number of workers that this machine has room for; None if Ray runs already and knows."""
         joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-        return self.ray_address is not None or bool(os.environ.get("RAY_ADDRESS")) or bool(joined)
-
-    def _room(self) -> int:
-        """Return the number of workers that this machine has room for."""
-        if torch.device(self.device).type == "cuda":
-            return max(torch.cuda.device_count(), 1)
-        return max(usable_cores() // self.threads, 1)
+        if joined or self.ray_address is not None or os.environ.get("RAY_ADDRESS"):
+            return None
+        on_gpu = torch.device(self.device).type == "cuda"
+        return max(torch.cuda.device_count() if on_gpu else usable_cores() // self.threads, 1)
 
     def identity(self, model: Classifier, predictor: Predictor) -> dict[str, Any]:
         """Return everything that determines a prediction besides the images, as plain values without paths."""
@@ -156,5 +143,4 @@ class Settings(PredictorSettings):
             "numpy": np.__version__,
             "pillow": PIL.__version__,
         }
-        plain: dict[str, Any] = json.loads(json.dumps(identity, sort_keys=True, default=str))
-        return plain
+        return dict(json.loads(json.dumps(identity, default=str)))

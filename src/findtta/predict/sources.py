@@ -7,8 +7,9 @@ import itertools
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,16 @@ LISTS = frozenset({".txt", ".lst"})
 
 _CELLS_AT_ONCE = 64  # of a Parquet column
 
-
 #: The name of an image in the predictions, and its bytes or the file that holds them; None if there is neither.
 Entry = tuple[str, bytes | Path | None]
 
 
 @dataclass(frozen=True)
-class FilePart:
-    """A range of an input that is files, small enough to be sent to a worker."""
+class Part:
+    """A range of an input, small enough to be sent to a worker: where it starts, and its images."""
 
     start: int
-    root: Path
-    names: tuple[str, ...]
-
-    def entries(self) -> Iterator[Entry]:
-        """Iterate over the images in order; the first has the position ``start``."""
-        return ((name, self.root / name) for name in self.names)
+    entries: Callable[[], Iterator[Entry]]
 
 
 class FileSource:
@@ -73,16 +68,19 @@ class FileSource:
     def __len__(self) -> int:
         return self._count
 
-    def part(self, start: int, stop: int) -> FilePart:
+    def part(self, start: int, stop: int) -> Part:
         """Return the images from position ``start`` up to, but without, ``stop``."""
         query = "SELECT name FROM names WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
-        return FilePart(
-            start, self.root, tuple(os.fsdecode(name) for (name,) in self._names.execute(query, (start, stop)))
-        )
+        names = [os.fsdecode(name) for (name,) in self._names.execute(query, (start, stop))]
+        return Part(start, partial(_file_entries, self.root, names))
 
     def close(self) -> None:
         """Delete the listing."""
         self._names.close()
+
+
+def _file_entries(root: Path, names: Sequence[str]) -> Iterator[Entry]:
+    return ((name, root / name) for name in names)
 
 
 @dataclass(frozen=True)
@@ -93,23 +91,6 @@ class Rows:
     name: str
     first: int
     count: int
-
-
-@dataclass(frozen=True)
-class ParquetPart:
-    """A range of an input that is Parquet files, small enough to be sent to a worker."""
-
-    start: int
-    rows: tuple[Rows, ...]
-    column: str
-
-    def entries(self) -> Iterator[Entry]:
-        """Iterate over the images in order; the first has the position ``start``."""
-        for rows in self.rows:
-            folder = Path(rows.fragment.path).parent
-            for position, cell in enumerate(_cells(rows, self.column), rows.first):
-                name, content = _image_of(cell, folder)
-                yield name or f"{rows.name}#{position}", content
 
 
 class ParquetSource:
@@ -141,21 +122,20 @@ class ParquetSource:
     def __len__(self) -> int:
         return sum(rows.count for rows in self._files)
 
-    def part(self, start: int, stop: int) -> ParquetPart:
+    def part(self, start: int, stop: int) -> Part:
         """Return the images from position ``start`` up to, but without, ``stop``."""
         chosen, begin = [], 0
         for rows in self._files:
             first, last = max(start - begin, 0), min(stop - begin, rows.count)
             if first < last:
-                chosen.append(Rows(rows.fragment, rows.name, first, last - first))
+                chosen.append(replace(rows, first=first, count=last - first))
             begin += rows.count
-        return ParquetPart(start, tuple(chosen), self.column)
+        return Part(start, partial(_parquet_entries, chosen, self.column))
 
     def close(self) -> None:
         """Do nothing, since nothing is kept open."""
 
 
-Part = FilePart | ParquetPart
 Source = FileSource | ParquetSource
 
 
@@ -298,35 +278,36 @@ def _require_images(schema: Any, name: str, column: str) -> None:
         )
 
 
+def _parquet_entries(chosen: Sequence[Rows], column: str) -> Iterator[Entry]:
+    for rows in chosen:
+        folder = Path(rows.fragment.path).parent
+        for position, cell in enumerate(_cells(rows, column), rows.first):
+            # Bytes, a path relative to the folder of the file, or both in a struct.
+            path, data = (cell.get("path"), cell.get("bytes")) if isinstance(cell, dict) else (None, cell)
+            if isinstance(data, str):
+                path, data = data, None
+            yield path or f"{rows.name}#{position}", folder / path if data is None and path else data
+
+
 def _cells(rows: Rows, column: str) -> Iterator[Any]:
     """Read consecutive cells of a column; only a few at once are in memory."""
     parquet = require("pyarrow.parquet", "ray", "reading Parquet files")
     # A scanner of pyarrow.dataset, and a file without these two options, keep whole row groups in memory.
     streamed = {"pre_buffer": False, "buffer_size": 2**20}
+    last = rows.first + rows.count
     try:
         with parquet.ParquetFile(rows.fragment.path, filesystem=rows.fragment.filesystem, **streamed) as file:
-            groups: list[int] = []
-            skip = begin = 0
-            for group in range(file.num_row_groups):
-                end = begin + file.metadata.row_group(group).num_rows
-                if begin < rows.first + rows.count and rows.first < end:
-                    skip = skip if groups else rows.first - begin
-                    groups.append(group)
-                begin = end
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            begins = list(itertools.accumulate(sizes, initial=0))
+            spans = enumerate(itertools.pairwise(begins))
+            groups = [group for group, (begin, end) in spans if begin < last and rows.first < end]
+            skip = rows.first - begins[min(groups, default=0)]
             batches = file.iter_batches(_CELLS_AT_ONCE, row_groups=groups, columns=[column])
             cells = itertools.chain.from_iterable(batch.column(0) for batch in batches)
             for cell in itertools.islice(cells, skip, skip + rows.count):
                 yield cell.as_py()
     except (OSError, ValueError) as error:
         raise _unreadable(rows.fragment.path, error) from error
-
-
-def _image_of(cell: Any, folder: Path) -> tuple[str | None, bytes | Path | None]:
-    """Return name and content of a cell: bytes, a path relative to a folder, or both in a struct."""
-    path, data = (cell.get("path"), cell.get("bytes")) if isinstance(cell, dict) else (None, cell)
-    if isinstance(data, str):
-        path, data = data, None
-    return path, folder / path if data is None and path else data
 
 
 def _unreadable(place: str, error: Exception) -> InputError:

@@ -11,15 +11,8 @@ __all__ = ["Settings", "serve"]
 def serve(settings: Settings, on_ready: Callable[[str, str], None] = print) -> bool:
     """Serve until SIGTERM or Ctrl-C, then answer what was accepted; a second signal stops at once.
 
-    Args:
-        settings: Of the server.
-        on_ready: Called with the URL and Ray's address as soon as requests are answered.
-
-    Returns:
-        Whether everything that was accepted was answered.
-
-    Raises:
-        MissingExtraError: If the extra ``serve`` is not installed.
+    Calls ``on_ready`` with the URL and Ray's address as soon as requests are answered, and returns whether
+    everything that was accepted was answered. Raises ``MissingExtraError`` without the extra ``serve``.
     """
     for module in ("ray.serve", "fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve", f"serving (with {module})")

@@ -1,6 +1,6 @@
 """The HTTP side of the server: reads requests, has their images predicted in batches, and reports its state.
 
-It is an ASGI app that any web server can run, and knows nothing of where the model runs: see ``Engine``.
+It is an ASGI app that any web server can run; where the model runs is the business of ``Engine``.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 import logging
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple
 
@@ -28,12 +27,21 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import findtta
-from findtta._io import finite
 from findtta.images import Pixels
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Unavailable
 from findtta.serve.pages import Comparison, add_pages, compare_routes
-from findtta.serve.requests import BODY, Chunks, RequestError, bad_value, read_request, reading, receive
+from findtta.serve.requests import (
+    CONTENT,
+    Chunks,
+    RequestError,
+    bad_value,
+    busy,
+    json_response,
+    read_request,
+    reading,
+    receive,
+)
 from findtta.serve.settings import Settings
 from findtta.serve.telemetry import Telemetry
 
@@ -63,17 +71,9 @@ class _Row(NamedTuple):
 
 
 class Frontend:
-    """The state of a running server, and its ASGI app.
+    """The state of a running server, and ``app``, which a web server runs.
 
-    Args:
-        settings: Of the server.
-        description: Of the model.
-        engine: Predicts batches.
-        telemetry: Counts what happens; the engine may share it.
-        comparison: For the page; by default it loads the model when first used.
-
-    Attributes:
-        app: What a web server runs.
+    The page's comparison loads the model when it is first used, unless one is given that has it already.
     """
 
     def __init__(
@@ -99,15 +99,14 @@ class Frontend:
         self._decoders = asyncio.Semaphore(min(4, os.cpu_count() or 1))
         self._pending_bytes = 0
         self._active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._draining = False
         self.app = self._build(comparison or Comparison(settings))
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
         self._draining = True
-        await self._idle.wait()
+        while self._active:
+            await asyncio.sleep(0.01)
 
     async def predict(
         self,
@@ -131,18 +130,18 @@ class Frontend:
                 "method": self._description.method,
                 "batch_size": rows[0].batch_size,
             }
-            self._telemetry.count_seconds(loop.time() - start)
-            return _json(content)
+            self._telemetry.seconds.observe(loop.time() - start)
+            return json_response(content)
 
     async def info(self) -> Response:
         """Describe the model, its method and what is accepted."""
         description = asdict(self._description)
-        return _json({**description, "limits": self._settings.public(), "findtta": findtta.__version__})
+        return json_response({**description, "limits": self._settings.public(), "findtta": findtta.__version__})
 
     async def health(self) -> Response:
         """Tell whether requests are accepted."""
         status = "draining" if self._draining else "ok" if self._engine.healthy else "model_unavailable"
-        return _json({"status": status, "queue": self._batcher.size}, 200 if status == "ok" else 503)
+        return json_response({"status": status, "queue": self._batcher.size}, 200 if status == "ok" else 503)
 
     async def metrics(self) -> Response:
         """Return the metrics in Prometheus' text format."""
@@ -152,17 +151,14 @@ class Frontend:
     def _accepted(self) -> Iterator[None]:
         """Count a request that will be answered even if the server is told to stop."""
         if self._draining:
-            raise _draining()
+            raise RequestError(503, "draining", "the server is stopping; ask another one.", retry_after_s=5)
         if self._batcher.size >= self._settings.max_queue:  # before its body is read
-            raise _busy("the queue is full")
+            raise busy("the queue is full")
         self._active += 1
-        self._idle.clear()
         try:
             yield
         finally:
             self._active -= 1
-            if not self._active:
-                self._idle.set()
 
     async def _read(self, request: Request) -> tuple[list[Pixels], list[str]]:
         """Read the body as it arrives, and decode its images on another thread."""
@@ -174,7 +170,7 @@ class Frontend:
                 held += len(chunk)
                 self._pending_bytes += len(chunk)
                 if self._pending_bytes > self._settings.max_pending_bytes:
-                    raise _busy("the server is reading too many bodies")
+                    raise busy("the server is reading too many bodies")
                 yield chunk
 
         try:
@@ -216,55 +212,36 @@ class Frontend:
             summary=f"{self._description.model} under {self._description.method}",
             docs_url=None,  # the usual page fetches scripts from elsewhere
             redoc_url=None,
+            exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), _refuse),
         )
         responses: dict[int | str, dict[str, Any]] = {
             200: {"description": "The predictions", "content": {"application/json": {}}},
             **{status: {"description": meaning} for status, meaning in _ERRORS.items()},
         }
-        app.post("/v1/predict", response_class=Response, responses=responses, openapi_extra={"requestBody": BODY})(
-            self.predict
-        )
+        body = {"requestBody": {"required": True, "content": CONTENT}}
+        app.post("/v1/predict", response_class=Response, responses=responses, openapi_extra=body)(self.predict)
         for path, endpoint in {"/v1/info": self.info, "/healthz": self.health, "/metrics": self.metrics}.items():
             app.get(path, response_class=Response)(endpoint)
         app.include_router(compare_routes(self._settings, comparison))
         add_pages(app)
-        refusals = (RequestError, QueueFull, Unavailable, TimeoutError, RequestValidationError, HTTPException)
-        for kind in (*refusals, Exception):
-            app.add_exception_handler(kind, _refuse)
-        return Guard(
-            app,
-            api_key=self._settings.api_key,
-            max_body_bytes=self._settings.max_body_bytes,
-            known_paths=list(app.openapi()["paths"]),
-            count=self._telemetry.count_request,
-        )
+        return Guard(app, self._settings, self._telemetry, known_paths=list(app.openapi()["paths"]))
 
 
 class Guard:
     """What every request passes first: names it, requires the key, bounds its body and counts the response.
 
-    Args:
-        app: The app behind it.
-        api_key: Key that requests to ``/v1/...`` and ``/metrics`` must send, or None.
-        max_body_bytes: The largest body; counted while it arrives, whatever its header says.
-        known_paths: Paths that are counted by name; all others are counted together.
-        count: Told the path and the status of every response.
+    ``/v1/...`` and ``/metrics`` require the key. The bytes of a body are counted while it arrives, whatever its
+    header says. Paths that are not known are counted together.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        api_key: str | None,
-        max_body_bytes: int,
-        known_paths: Collection[str],
-        count: Callable[[str, int], None],
+        self, app: ASGIApp, settings: Settings, telemetry: Telemetry, known_paths: Collection[str]
     ) -> None:
         self._app = app
-        self._key = None if api_key is None else api_key.encode()
-        self._max_body_bytes = max_body_bytes
+        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._max_body_bytes = settings.max_body_bytes
+        self._telemetry = telemetry
         self._known_paths = frozenset(known_paths)
-        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; see ASGI."""
@@ -282,18 +259,20 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message)["x-request-id"] = name
-                self._count(path, message["status"])
+                self._telemetry.requests.labels(path, str(message["status"])).inc()
             await send(message)
 
         try:
             self._require_key(scope["path"], headers)
-            self._require_length(headers)
+            length = headers.get("content-length", "")
+            self._require_size(int(length[:20]) if length.isdecimal() else 0)
             await self._app(scope, self._bounded(receive), send_named)
-        except Exception as error:
-            if not isinstance(error, RequestError):
+        except Exception as error:  # FastAPI raises it again after it has sent the response
+            refusal = _refusal(error)
+            if refusal.status == 500:
                 _log.exception("request %s to %s failed", name, path)
             if not started:
-                await _response(error, name)(scope, receive, send_named)
+                await _response(refusal, name)(scope, receive, send_named)
 
     def _require_key(self, path: str, headers: Headers) -> None:
         if self._key is None or not (path.startswith("/v1/") or path == "/metrics"):
@@ -306,10 +285,10 @@ class Guard:
                 401, "unauthorized", "send the API key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
             )
 
-    def _require_length(self, headers: Headers) -> None:
-        length = headers.get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
-            raise self._too_large()
+    def _require_size(self, size: int) -> None:
+        if size > self._max_body_bytes:
+            reason = f"the body must have at most {self._max_body_bytes:,} bytes."
+            raise RequestError(413, "body_too_large", reason)
 
     def _bounded(self, receive: Receive) -> Receive:
         received = 0
@@ -318,30 +297,25 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._max_body_bytes:
-                raise self._too_large()
+            self._require_size(received)
             return message
 
         return bounded
 
-    def _too_large(self) -> RequestError:
-        return RequestError(413, "body_too_large", f"the body must have at most {self._max_body_bytes:,} bytes.")
-
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    return _response(error, request.scope[REQUEST_ID])
+    return _response(_refusal(error), request.scope[REQUEST_ID])
 
 
-def _response(error: Exception, request_id: str) -> Response:
+def _response(error: RequestError, request_id: str) -> Response:
     """Return an error in the form that all endpoints use."""
-    error = _refusal(error)
     detail: dict[str, Any] = {"code": error.code, "message": str(error)}
     if error.images:
         detail["images"] = list(error.images)
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return _json({"error": detail, "request_id": request_id}, error.status, headers)
+    return json_response({"error": detail, "request_id": request_id}, error.status, headers)
 
 
 def _refusal(error: Exception) -> RequestError:
@@ -354,22 +328,10 @@ def _refusal(error: Exception) -> RequestError:
         code = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "refused")
         return RequestError(error.status_code, code, f"{error.detail}. /docs lists the endpoints.")
     if isinstance(error, QueueFull):
-        return _busy(str(error).rstrip("."))
+        return busy(str(error).rstrip("."))
     if isinstance(error, TimeoutError):
         return RequestError(504, "timeout", "there was no prediction in time.")
     if isinstance(error, Unavailable):
         reason = "the model cannot be reached now; try again soon."
         return RequestError(503, "model_unavailable", reason, retry_after_s=5)
     return RequestError(500, "internal", "the server failed on this request; its log says why.")
-
-
-def _busy(reason: str) -> RequestError:
-    return RequestError(503, "busy", f"{reason}; try again soon.", retry_after_s=1)
-
-
-def _draining() -> RequestError:
-    return RequestError(503, "draining", "the server is stopping; ask another one.", retry_after_s=5)
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(finite(content)).encode(), status, headers, "application/json")

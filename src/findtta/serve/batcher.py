@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from findtta.errors import FindTTAError, InputError
-from findtta.options import require_int
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -55,8 +54,6 @@ class Batcher(Generic[Item, Result]):
         workers: int = 1,
         ahead: int = 1,
     ) -> None:
-        for name, value in {"max_batch": max_batch, "max_queue": max_queue, "workers": workers}.items():
-            require_int(name, value)
         self._run = run
         self._max_batch = max_batch
         self._wait_s = wait_s
@@ -74,14 +71,11 @@ class Batcher(Generic[Item, Result]):
         return self._count
 
     async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Result]:
-        """Have the items of one request processed, all in the same batch.
+        """Have the items of one request processed, all in the same batch; returns one result per item, in order.
 
         Args:
             items: At most ``max_batch``.
             timeout_s: How long to wait for the results; None waits as long as it takes.
-
-        Returns:
-            One result per item, in order.
 
         Raises:
             QueueFull: If there is no room; nothing was queued.

@@ -1,4 +1,4 @@
-"""Where the model runs: the interface that the HTTP side asks for batches, and Ray Serve behind it."""
+"""Where the model runs: replicas on Ray Serve, and the engine through which the HTTP side asks them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,35 +33,15 @@ class Unavailable(FindTTAError):
     """No replica of the model could be reached in time."""
 
 
-class Engine(Protocol):
-    """Predicts batches, wherever the model runs."""
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the model can be reached."""
-
-    async def predict(self, images: Pixels) -> Predictions:
-        """Predict a batch of preprocessed images; raises ``Unavailable`` if no model can be reached."""
-
-
 @dataclass(frozen=True)
 class Description:
-    """What clients may know about a model.
+    """What clients may know about a model."""
 
-    Attributes:
-        model: Its name, without the folder of a file.
-        method: The method that adapts it.
-        options: The method's options.
-        labels: The names of the classes.
-        layers: The names of the layers whose groups and drift are recorded.
-        preprocessing: How images become its inputs.
-    """
-
-    model: str
+    model: str  # without the folder of a file
     method: str
     options: dict[str, Any]
     labels: tuple[str, ...]
-    layers: tuple[str, ...]
+    layers: tuple[str, ...]  # those whose groups and drift are recorded
     preprocessing: Preprocessing
 
     @classmethod
@@ -84,15 +64,10 @@ def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 class Replica:
-    """One replica of the model, which predicts one batch at a time; Ray Serve runs it in its own process.
-
-    Args:
-        settings: Of the server.
-        place: Where relative paths of the settings start.
-    """
+    """One replica of the model, which predicts one batch at a time; Ray Serve runs it in its own process."""
 
     def __init__(self, settings: Settings, place: Place) -> None:
-        place.enter()
+        place.enter()  # where relative paths of the settings start
         # A thread of its own leaves the event loop free to answer Ray Serve's health checks.
         self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(settings.threads,))
         self._predictor = self._thread.submit(settings.predictor).result()
@@ -122,22 +97,16 @@ def is_death(error: BaseException) -> bool:
 
 
 @dataclass
-class RayEngine:
-    """Asks replicas on Ray Serve, and asks again when one dies: a death costs time, not predictions.
+class Engine:
+    """Asks replicas for predictions, and asks again when one dies: a death costs time, not predictions.
 
     Asking twice is harmless, since predictions depend on the images only.
-
-    Attributes:
-        call: Asks a replica for the predictions of a batch, and for its name.
-        telemetry: Counts retries and replicas.
-        patience_s: How long a batch is tried again.
-        is_death: Tells the death of a replica from an error that would come again.
     """
 
-    call: Callable[[Pixels], Awaitable[tuple[Predictions, str]]]
+    call: Callable[[Pixels], Awaitable[tuple[Predictions, str]]]  # the predictions of a batch, by which replica
     telemetry: Telemetry
-    patience_s: float
-    is_death: Callable[[BaseException], bool] = is_death
+    patience_s: float  # how long a batch is tried again
+    is_death: Callable[[BaseException], bool] = is_death  # or an error that would come again
     _retrying: int = 0
 
     @property
@@ -146,7 +115,7 @@ class RayEngine:
         return self._retrying == 0
 
     async def predict(self, images: Pixels) -> Predictions:
-        """Predict one batch, with as many tries as it takes."""
+        """Predict a batch of preprocessed images; raises ``Unavailable`` if no replica predicts it in time."""
         loop = asyncio.get_running_loop()
         end, pause, retrying = loop.time() + self.patience_s, 0.05, False
         try:
@@ -162,7 +131,7 @@ class RayEngine:
                         raise Unavailable(str(error)) from error
                 self._retrying += not retrying
                 retrying = True
-                self.telemetry.count_retry()
+                self.telemetry.retries.inc()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
         finally:
@@ -170,7 +139,7 @@ class RayEngine:
 
 
 @contextlib.contextmanager
-def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[RayEngine, str]]:
+def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[Engine, str]]:
     """Run replicas on Ray Serve for the block; gives the engine and Ray's address."""
     ray_serve = require("ray.serve", "serve", "serving")
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -184,7 +153,7 @@ def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[RayEn
         ray_serve.start(proxy_location="Disabled", logging_config=_QUIET)
         handle = ray_serve.run(_deployment(ray_serve, settings), name=APP_NAME, route_prefix=None)
         address = str(ray.get_runtime_context().gcs_address)
-        yield RayEngine(handle.predict.remote, telemetry, settings.timeout_s), address
+        yield Engine(handle.predict.remote, telemetry, settings.timeout_s), address
     except RuntimeError as error:  # what Ray Serve raises when no replica starts
         raise FindTTAError(f"the model could not be started on Ray Serve: {error}") from error
     finally:
@@ -195,26 +164,23 @@ def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[RayEn
 
 
 def _deployment(ray_serve: Any, settings: Settings) -> Any:
-    scaling: dict[str, Any] = {"num_replicas": settings.replicas}
-    if settings.most_replicas > settings.replicas:
-        scaling = {
-            "autoscaling_config": {
-                "min_replicas": settings.replicas,
-                "max_replicas": settings.most_replicas,
-                "target_ongoing_requests": 1,  # a request is a batch here
-                "upscale_delay_s": 5,
-            }
-        }
-    needs_gpu = settings.device.startswith("cuda")
+    scaling = {
+        "min_replicas": settings.replicas,
+        "max_replicas": settings.most_replicas,
+        "target_ongoing_requests": 1,  # a request is a batch here
+        "upscale_delay_s": 5,
+    }
+    is_fixed = settings.most_replicas == settings.replicas
     deployment = ray_serve.deployment(
         Replica,
         name=DEPLOYMENT_NAME,
+        num_replicas=settings.replicas if is_fixed else None,
+        autoscaling_config=None if is_fixed else scaling,
         max_ongoing_requests=_ONGOING,
-        ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(needs_gpu)},
+        ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(settings.device.startswith("cuda"))},
         health_check_period_s=1,  # a dead replica is replaced soon
         health_check_timeout_s=30,
         graceful_shutdown_timeout_s=10,
         logging_config=_QUIET,
-        **scaling,
     )
     return deployment.bind(settings, Place.here())

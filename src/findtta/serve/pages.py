@@ -7,10 +7,10 @@ import base64
 import dataclasses
 import html
 import io
-import json
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +18,10 @@ import numpy as np
 from fastapi import APIRouter, FastAPI, Request
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from findtta._io import finite
 from findtta.data.corruptions import corrupt
 from findtta.data.dataset import CLEAN, MAIN_CORRUPTIONS, SEVERITIES
 from findtta.data.randomness import sample_keys
@@ -32,7 +31,15 @@ from findtta.images import Pixels
 from findtta.models.card import Classifier
 from findtta.options import require_known
 from findtta.predictor import Predictions, Predictor
-from findtta.serve.requests import RequestError, parse_json, read_images, reading, receive_json
+from findtta.serve.requests import (
+    RequestError,
+    busy,
+    json_response,
+    parse_json,
+    read_images,
+    reading,
+    receive_json,
+)
 from findtta.serve.settings import Settings
 
 SAMPLES = 32
@@ -63,29 +70,24 @@ class NamedImage(BaseModel):
     name: str = "image"
 
 
+def _known_corruption(name: str) -> str:
+    require_known("corruption", name, CHOICES)
+    return name
+
+
 class CompareRequest(BaseModel):
     """What to compare."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     images: Annotated[list[NamedImage], Field(min_length=1, max_length=MAX_IMAGES)]
-    corruption: Annotated[str, Field(max_length=_LONGEST_NAME, json_schema_extra={"enum": list(CHOICES)})] = MIXED
+    corruption: Annotated[
+        str,
+        Field(max_length=_LONGEST_NAME, json_schema_extra={"enum": list(CHOICES)}),
+        AfterValidator(_known_corruption),
+    ] = MIXED
     severity: Annotated[int, Field(ge=0, le=max(SEVERITIES), description="0 leaves the images as they are")] = 5
     seed: Annotated[int, Field(ge=-_LARGEST_SEED, le=_LARGEST_SEED)] = 0
-
-    @field_validator("corruption")
-    @classmethod
-    def _require_known(cls, name: str) -> str:
-        require_known("corruption", name, CHOICES)
-        return name
-
-    @classmethod
-    def schema_for_openapi(cls) -> dict[str, Any]:
-        """Return the JSON schema without references, which would point outside of an OpenAPI document."""
-        schema = cls.model_json_schema()
-        del schema["$defs"]
-        schema["properties"]["images"]["items"] = NamedImage.model_json_schema()
-        return schema
 
 
 class Comparison:
@@ -93,17 +95,12 @@ class Comparison:
 
     Both are built at the first call. Calls may come from several threads and are worked on one at a time. A
     stateful method remembers the batches compared here, not those of other requests.
-
-    Args:
-        settings: Of the server.
-        model: The served model; loaded at the first call if not given.
     """
 
     def __init__(self, settings: Settings, model: Classifier | None = None) -> None:
         self._settings = settings
-        self._model = model
+        self._model = model  # loaded at the first call if not given
         self._lock = threading.Lock()
-        self._pair: tuple[Predictor, Predictor] | None = None
 
     def __call__(self, request: CompareRequest) -> dict[str, Any]:
         """Return the predictions of both.
@@ -113,7 +110,7 @@ class Comparison:
         """
         names = [image.name[:_LONGEST_NAME] for image in request.images]
         with self._lock:
-            source, method = self._predictors()
+            source, method = self._predictors
             clean, _ = read_images(
                 [image.data for image in request.images], self._settings.image_limits, source.preprocess, names
             )
@@ -142,12 +139,11 @@ class Comparison:
             ],
         }
 
+    @cached_property
     def _predictors(self) -> tuple[Predictor, Predictor]:
-        if self._pair is None:
-            model = self._model or self._settings.load_model()
-            source = dataclasses.replace(self._settings, method="source", options={})
-            self._pair = source.predictor(model), self._settings.predictor(model)
-        return self._pair
+        model = self._model or self._settings.load_model()
+        source = dataclasses.replace(self._settings, method="source", options={})
+        return source.predictor(model), self._settings.predictor(model)
 
 
 def mixture(count: int, seed: int) -> list[str]:
@@ -229,31 +225,31 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
     def corruptions() -> dict[str, Any]:
         return {"corruptions": list(MAIN_CORRUPTIONS), "also": [MIXED, NONE], "severities": [0, *SEVERITIES]}
 
-    def work(body: bytes) -> bytes:
+    def work(body: bytes) -> Response:
         try:
-            return json.dumps(finite(comparison(parse_json(CompareRequest, body)))).encode()
+            return json_response(comparison(parse_json(CompareRequest, body)))
         except RequestError:
             raise
         except FindTTAError as error:
             raise RequestError(422, "not_possible", str(error)) from error
 
-    schema = {"content": {"application/json": {"schema": CompareRequest.schema_for_openapi()}}, "required": True}
+    schema = CompareRequest.model_json_schema()
+    # In place of a reference, which would point outside of the OpenAPI document.
+    schema["properties"]["images"]["items"] = schema.pop("$defs")["NamedImage"]
 
     @routes.post(
         "/v1/compare",
         summary="Predictions of the source model and of the method for the same corrupted images",
-        openapi_extra={"requestBody": schema},
+        openapi_extra={"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}},
     )
     async def compare(request: Request) -> Response:
         if places.locked():
-            raise RequestError(
-                503, "busy", "the server compares images of other clients; try again soon.", retry_after_s=1
-            )
+            raise busy("the server compares images of other clients")
         async with places:
             async with reading(settings.timeout_s):
                 body = await receive_json(request.stream(), settings.max_json_bytes)
             # Reading and writing megabytes of JSON would hold up all other requests, too.
-            return Response(await run_in_threadpool(work, body), media_type="application/json")
+            return await run_in_threadpool(work, body)
 
     return routes
 
@@ -261,19 +257,16 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
 def add_pages(app: FastAPI) -> None:
     """Serve the files of the page, and a list of the endpoints that works offline."""
 
-    def serve_file(file: Path) -> Callable[[Request], Any]:
-        async def respond(request: Request) -> Response:
-            return FileResponse(file, media_type=_TYPES[file.suffix], headers=_HEADERS)
-
-        return respond
+    async def send_file(file: Path, request: Request) -> Response:
+        return FileResponse(file, media_type=_TYPES[file.suffix], headers=_HEADERS)
 
     async def docs(request: Request) -> Response:
         return HTMLResponse(_docs(app.openapi()), headers=_HEADERS)
 
     for file in sorted(_FOLDER.iterdir()):
         if file.suffix in _TYPES:
-            app.add_route(f"/{file.name}", serve_file(file))
-    app.add_route("/", serve_file(_FOLDER / "index.html"))
+            app.add_route(f"/{file.name}", partial(send_file, file))
+    app.add_route("/", partial(send_file, _FOLDER / "index.html"))
     app.add_route("/docs", docs)
 
 

@@ -18,14 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
+from findtta._io import finite
 from findtta.errors import FindTTAError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_array
 from findtta.serve.settings import Settings
 
 _IMAGE_FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
 FILE_TYPES = (*(f"image/{name}" for name in _IMAGE_FORMATS), "application/octet-stream", "application/x-npy")
-_ACCEPTED = (*FILE_TYPES, "multipart/form-data", "application/json")
 _NPY_MAGIC = b"\x93NUMPY"
 _NPY_HEADER_BYTES = 4096  # far more than the header of an image needs
 _NPY_HEADER = re.compile(
@@ -65,6 +66,21 @@ class RequestError(FindTTAError):
         self.retry_after_s = retry_after_s
 
 
+def busy(reason: str) -> RequestError:
+    """Return the refusal of a request that may well be accepted a little later."""
+    return RequestError(503, "busy", f"{reason}; try again soon.", retry_after_s=1)
+
+
+def too_many_images(most: int, count: object) -> RequestError:
+    """Return the refusal of a request with too many images."""
+    return RequestError(413, "too_many_images", f"a request must have at most {most} images, got {count}.")
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response in JSON, with null for what is NaN or infinite."""
+    return Response(json.dumps(finite(content)).encode(), status, headers, "application/json")
+
+
 class PredictRequest(BaseModel):
     """The body of a request that is JSON."""
 
@@ -73,6 +89,16 @@ class PredictRequest(BaseModel):
     images: Annotated[
         list[Any], Field(description="base64 texts, data: URLs with base64, or nested lists of pixels")
     ]
+
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _BINARY["schema"]}}}
+#: The media types that are accepted, and what OpenAPI says of each.
+CONTENT: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(FILE_TYPES, _BINARY),
+    "multipart/form-data": {"schema": _FILES},
+    "application/json": {"schema": PredictRequest.model_json_schema()},
+}
 
 
 def parse_json(kind: type[Body], body: bytes) -> Body:
@@ -98,11 +124,6 @@ def bad_value(error: Mapping[str, Any]) -> RequestError:
     return RequestError(422, "bad_value", f"{where}: {error['msg']}, got {got}.")
 
 
-def too_many_images(most: int, count: object) -> RequestError:
-    """Return the refusal of a request with too many images."""
-    return RequestError(413, "too_many_images", f"a request must have at most {most} images, got {count}.")
-
-
 @contextlib.asynccontextmanager
 async def reading(timeout_s: float) -> AsyncIterator[None]:
     """Refuse a request whose body takes longer than this to arrive, or never ends."""
@@ -118,11 +139,6 @@ async def reading(timeout_s: float) -> AsyncIterator[None]:
 async def receive(headers: Headers, chunks: Chunks, settings: Settings) -> bytes | list[Received]:
     """Read a body as it arrives, without decoding images; limits hold before all of it is in memory.
 
-    Args:
-        headers: Of the request; ``Content-Type`` says what the body is.
-        chunks: The body.
-        settings: Of the server, with its limits.
-
     Returns:
         The images, or a JSON document that is not parsed yet, since that may take long.
     """
@@ -134,11 +150,8 @@ async def receive(headers: Headers, chunks: Chunks, settings: Settings) -> bytes
         return await _receive_files(headers, chunks, settings.most_images)
     if kind in FILE_TYPES:
         return [b"".join([chunk async for chunk in chunks])]
-    raise RequestError(
-        415,
-        "unsupported_type",
-        f"Content-Type must be one of {', '.join(_ACCEPTED)}, got {content_type[:100]!r}.",
-    )
+    reason = f"Content-Type must be one of {', '.join(CONTENT)}, got {content_type[:100]!r}."
+    raise RequestError(415, "unsupported_type", reason)
 
 
 async def receive_json(chunks: Chunks, max_bytes: int) -> bytes:
@@ -209,11 +222,7 @@ def read_images(
 ) -> tuple[list[Pixels], list[str]]:
     """Decode images and bring them to the model's size; one bad image refuses all of them.
 
-    Args:
-        images: As they were received.
-        limits: The largest image.
-        preprocessing: How images become inputs of the model.
-        names: What the sender calls the images, to tell which are bad; by default their indices.
+    The error tells which are bad, by ``names`` if the sender gave any, and otherwise by their indices.
 
     Returns:
         The images, and the first 16 hexadecimal digits of the SHA-256 of the bytes of each (of nested lists: as
@@ -290,16 +299,3 @@ def _require_numbers(rows: list[Any]) -> None:
     if not kinds <= {int, float}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds - {int, float}))
         raise ImageError("not_an_array", f"image: rows of pixels must hold numbers, but hold {names}.")
-
-
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-_FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _BINARY["schema"]}}}
-#: What OpenAPI says of the body.
-BODY = {
-    "required": True,
-    "content": {
-        **dict.fromkeys(FILE_TYPES, _BINARY),
-        "multipart/form-data": {"schema": _FILES},
-        "application/json": {"schema": PredictRequest.model_json_schema()},
-    },
-}

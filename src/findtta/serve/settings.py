@@ -17,11 +17,7 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(PredictorSettings):
-    """All settings of a server. Sizes in ``mb`` are in MiB, and may be fractions.
-
-    Attributes:
-        api_key: Key that requests must send, or None to accept everybody.
-    """
+    """All settings of a server. Sizes in ``mb`` are in MiB, and may be fractions."""
 
     model: str = option("shapes-resnet26", NAMES, metavar="NAME")  # a name only: each replica loads the model
     host: str = option("127.0.0.1", "address to listen on", metavar="ADDRESS")
@@ -49,7 +45,7 @@ class Settings(PredictorSettings):
         512.0, "largest total size of the bodies that are being read, in MiB", metavar="MB"
     )
     timeout_s: float = option(60.0, "longest time that a request may take, in seconds", metavar="S")
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)  # that requests must send; None accepts everybody
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,14 +118,10 @@ class Settings(PredictorSettings):
 
     def public(self) -> dict[str, Any]:
         """Return the limits that clients are told."""
+        same = ("max_batch", "wait_ms", "max_body_bytes", "max_json_bytes", "max_queue", "timeout_s")
         return {
-            "max_batch": self.max_batch,
-            "wait_ms": self.wait_ms,
-            "max_body_bytes": self.max_body_bytes,
-            "max_json_bytes": self.max_json_bytes,
+            **{name: getattr(self, name) for name in same},
             "max_images": self.most_images,
-            "max_queue": self.max_queue,
-            "timeout_s": self.timeout_s,
             "image_max_bytes": self.image_limits.max_bytes,
-            "image_max_pixels": self.image_limits.max_pixels,
+            "image_max_pixels": self.max_pixels,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,58 +24,35 @@ class Telemetry:
     Args:
         layers: The names of the layers whose groups and drift are recorded.
         labels: The names of the classes.
+
+    Attributes:
+        requests: Counts responses by path and status.
+        seconds: The time that requests for predictions take.
+        retries: Counts batches that are sent again.
     """
 
     def __init__(self, layers: Sequence[str], labels: Sequence[str]) -> None:
         self._registry = registry = CollectorRegistry()
         self._layers = tuple(layers)
         self._labels = tuple(labels)
-        self._requests = Counter(
-            "findtta_requests", "Requests by path and status.", ("path", "status"), registry=registry
-        )
-        self._seconds = Histogram(
-            "findtta_request_seconds",
-            "Time from the first byte of a request to its predictions.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._batch_size = Histogram("findtta_batch_size", "Images per batch.", buckets=_SIZES, registry=registry)
-        self._batch_groups = Histogram(
-            "findtta_batch_groups", "Groups per batch, mean over the layers.", buckets=_SIZES, registry=registry
-        )
-        self._classes = Counter("findtta_predictions", "Predictions by class.", ("label",), registry=registry)
-        self._layer_groups = Gauge(
-            "findtta_layer_groups", "Groups per batch, moving mean.", ("layer",), registry=registry
-        )
-        self._layer_drift = Gauge(
-            "findtta_layer_drift",
-            "KL divergence of samples from the training data, moving mean over batches.",
-            ("layer",),
-            registry=registry,
-        )
-        self._queue = Gauge("findtta_queue_images", "Images that wait or are being predicted.", registry=registry)
-        self._retries = Counter(
-            "findtta_batch_retries", "Batches sent again after a replica died.", registry=registry
-        )
-        self._replicas = Counter(
-            "findtta_replicas_seen",
-            "Replicas that have predicted so far; the replacement of a dead one counts anew.",
-            registry=registry,
-        )
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        sizes = partial(Histogram, buckets=_SIZES, registry=registry)
+        self.requests = counter("findtta_requests", "Requests by path and status.", ("path", "status"))
+        about = "Time from the first byte of a request to its predictions."
+        self.seconds = Histogram("findtta_request_seconds", about, buckets=_SECONDS, registry=registry)
+        self._batch_size = sizes("findtta_batch_size", "Images per batch.")
+        self._batch_groups = sizes("findtta_batch_groups", "Groups per batch, mean over the layers.")
+        self._classes = counter("findtta_predictions", "Predictions by class.", ("label",))
+        self._layer_groups = gauge("findtta_layer_groups", "Groups per batch, moving mean.", ("layer",))
+        about = "KL divergence of samples from the training data, moving mean over batches."
+        self._layer_drift = gauge("findtta_layer_drift", about, ("layer",))
+        self._queue = gauge("findtta_queue_images", "Images that wait or are being predicted.")
+        self.retries = counter("findtta_batch_retries", "Batches sent again after a replica died.")
+        about = "Replicas that have predicted so far; the replacement of a dead one counts anew."
+        self._replicas = counter("findtta_replicas_seen", about)
         self._seen: set[str] = set()
         self._means: dict[tuple[Gauge, str], float] = {}
-
-    def count_request(self, path: str, status: int) -> None:
-        """Count the response to a request."""
-        self._requests.labels(path, str(status)).inc()
-
-    def count_seconds(self, seconds: float) -> None:
-        """Count how long a request for predictions took."""
-        self._seconds.observe(seconds)
-
-    def count_retry(self) -> None:
-        """Count a batch that is sent again."""
-        self._retries.inc()
 
     def count_replica(self, replica: str) -> None:
         """Count a replica the first time that it predicts."""

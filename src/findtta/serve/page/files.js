@@ -2,6 +2,7 @@
 
 // The model gets a small centre crop anyway; sending whole photos at each move of the
 // slider would only make the page slow, and 64 of them would be more than a request may hold.
+// The page says so (files-note): the server's own preprocessing of the whole file differs a little.
 const SEND_AS_IS = 128 * 1024;
 const SIDE = 384;
 
