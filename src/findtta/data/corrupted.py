@@ -30,8 +30,8 @@ from findtta._processes import ignore_sigint
 from findtta.data.arrays import LABELS_FILE
 from findtta.data.corruptions import CORRUPTIONS, TABLES, corrupt
 from findtta.data.dataset import (
+    ALL_CORRUPTIONS,
     CLEAN,
-    EXTRA_CORRUPTIONS,
     MAIN_CORRUPTIONS,
     SEVERITIES,
     DomainDataset,
@@ -74,8 +74,10 @@ class CorruptedDataset(DomainDataset):
             require_known("constants", constants, TABLES)
         self.clean, self.seed, self.constants = clean, seed, constants
         self.name = f"{clean.name}-c (generated)"
-        kinds = (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS)
-        self.domains = (CLEAN, *(domain_name(kind, severity) for kind in kinds for severity in SEVERITIES))
+        self.domains = (
+            CLEAN,
+            *(domain_name(kind, severity) for kind in ALL_CORRUPTIONS for severity in SEVERITIES),
+        )
         self.classes, self.image_size = clean.classes, clean.image_size
         self.generated, self.preprocessing = True, clean.preprocessing
 
