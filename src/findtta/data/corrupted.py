@@ -3,7 +3,7 @@
 On disk, small images become one .npy file per corruption with five blocks of rows, severity 1 first, and
 ``labels.npy`` (as CIFAR-10-C); large ones become corruption/severity/class/image.JPEG of quality 85 (as
 ImageNet-C). Files get their names when they are complete, and the marker file says from the start that the folder
-was generated, and how; so a run that is stopped, or killed, is continued by the same command.
+was generated, how, and which severities are complete; so a run that is stopped, or killed, is continued by the same command.
 """
 
 from __future__ import annotations
@@ -180,17 +180,12 @@ def generate(
 def _prepare(out: Path, name: str, settings: dict[str, Any], classes: Sequence[str]) -> None:
     """Make the folder and its marker, or check that the folder is one to continue in."""
     marker = read_marker(out)
-    if marker is None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(
-                f"out must be a new folder, but {out} holds other files, perhaps published data. Name another one."
-            )
+    if marker is None and (not out.exists() or (out.is_dir() and not any(out.iterdir()))):
         write_marker(out, Marker(name, "generated", {**settings, "classes": list(classes), "severities": {}}))
         return
-    if not marker.generated:
-        raise InputError(
-            f"out must be a new folder, but {out} holds the published {marker.name}. Name another one."
-        )
+    if marker is None or not marker.generated:
+        held = f"the published {marker.name}" if marker else "other files, perhaps published data"
+        raise InputError(f"out must be a new folder, but {out} holds {held}. Name another one.")
     for key, value in {"name": name, **settings}.items():
         before = marker.name if key == "name" else marker.details.get(key)
         if before != value:
