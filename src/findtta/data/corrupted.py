@@ -3,7 +3,8 @@
 On disk, small images become one .npy file per corruption with five blocks of rows, severity 1 first, and
 ``labels.npy`` (as CIFAR-10-C); large ones become corruption/severity/class/image.JPEG of quality 85 (as
 ImageNet-C). Files get their names when they are complete, and the marker file says from the start that the folder
-was generated, how, and which severities are complete; so a run that is stopped, or killed, is continued by the same command.
+was generated, how, and which severities are complete; so a run that is stopped, or killed, is continued by the
+same command.
 """
 
 from __future__ import annotations
