@@ -108,9 +108,9 @@ def test_a_web_page_is_not_taken_for_data(tmp_path):
 def test_http_errors(tmp_path, status, attempts):
     with serving(lambda handler, _: send(handler, b"sorry", status)) as (url, requests):
         message = attempt(url, tmp_path / "to", attempts=3)
-    assert f"could not be fetched: {status}" in message
+    assert f": {status} " in message
     assert len(requests) == attempts
-    assert ("failed 3 times" in message) == (attempts == 3)
+    assert ("in 3 attempts" in message) == (attempts == 3)
 
 
 def test_redirections_are_followed(tmp_path):
@@ -183,7 +183,7 @@ def test_a_full_disk_while_writing(tmp_path, monkeypatch):
     broken_writes(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
     with serving(lambda handler, _: send(handler)) as (url, requests):
         message = attempt(url, tmp_path / "to")
-    assert "not enough room on the disk" in message
+    assert "No space left" in message
     assert len(requests) == 1
 
 
@@ -376,7 +376,7 @@ def test_a_full_disk_while_unpacking_leaves_nothing(tmp_path, monkeypatch, catal
     monkeypatch.setattr(tarfile, "copyfileobj", full)
     with serve_parts(contents) as (url, _):
         catalogue("cifar10-c", url, contents)
-        with pytest.raises(DownloadError, match="not enough room on the disk"):
+        with pytest.raises(DownloadError, match=r"No space left .* Nothing was kept"):
             get("cifar10-c", root=tmp_path / "root", progress=False)
     assert list((tmp_path / "root").iterdir()) == []
 

@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from findtta.data.dataset import (
+    ALL_CORRUPTIONS,
     CLEAN,
-    EXTRA_CORRUPTIONS,
-    MAIN_CORRUPTIONS,
     SEVERITIES,
     DomainDataset,
     Images,
@@ -36,7 +35,7 @@ from findtta.images import Preprocessing
 LABELS_FILE = "labels.npy"
 #: Members of an .npz file with more bytes than this are unpacked into a temporary file and memory-mapped.
 IN_MEMORY = 256 * 2**20
-_ORDER = {name: position for position, name in enumerate((*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS))}
+_ORDER = {name: position for position, name in enumerate(ALL_CORRUPTIONS)}
 
 
 class ArrayDataset(DomainDataset):
@@ -101,14 +100,8 @@ def is_cifar_c(path: Path) -> bool:
 def read_cifar_c(path: Path, *, classes: Classes | None = None) -> DomainDataset:
     """Open a folder in the layout of CIFAR-10-C and CIFAR-100-C: one .npy file per corruption.
 
-    A file holds five blocks of rows, severity 1 first, all in the order of ``labels.npy``.
-
-    Args:
-        path: The folder.
-        classes: Names of the classes; by default those the marker file has, else numbers.
-
-    Returns:
-        A dataset with one domain per corruption and severity, memory-mapped.
+    A file holds five blocks of rows, severity 1 first, all in the order of ``labels.npy``. The dataset has one
+    domain per corruption and severity, memory-mapped.
     """
     marker = marked(path)
     files = [file for file in path.glob("*.npy") if file.name != LABELS_FILE]
@@ -169,16 +162,8 @@ def read_npz(
 ) -> DomainDataset:
     """Open an .npz file: an array per domain, a clean set, or a clean set of encoded images.
 
-    Args:
-        path: The file.
-        classes: Names of the classes; by default those of the array ``classes``, else numbers.
-        image_size: For encoded images: side, or (height, width), that all are resized and cropped to.
-        resize: For encoded images: length that the shorter side is resized to before the crop.
-        preprocessing: Used if encoded images have several sizes and ``image_size`` is not given.
-
-    Returns:
-        A dataset with the domain ``"clean"`` if the file has ``images`` or ``jpeg``, else with one domain for
-        every array of images.
+    The dataset has the domain ``"clean"`` if the file has ``images`` or ``jpeg``, else one domain for every array
+    of images.
     """
     members = _members(path)
     if "labels" not in members:
@@ -243,9 +228,6 @@ class EncodedArray(EncodedDataset):
             self._opened = self._encoded.load()
         content = self._opened[self._offsets[row] : self._offsets[row + 1]].tobytes()
         return content, f"{self._encoded.path}: image {row}"
-
-    def _sources(self) -> Iterator[tuple[Path | bytes, str]]:
-        return (self._source(CLEAN, row) for row in range(len(self._labels)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}

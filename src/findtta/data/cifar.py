@@ -75,15 +75,7 @@ def is_cifar(path: Path) -> bool:
 
 
 def read_cifar(path: Path, *, split: Split = "test") -> DomainDataset:
-    """Open CIFAR-10 or CIFAR-100.
-
-    Args:
-        path: The archive or the folder.
-        split: ``"test"`` or ``"train"``.
-
-    Returns:
-        A dataset with the domain ``"clean"``.
-    """
+    """Open one of the splits of CIFAR-10 or CIFAR-100, with the domain ``"clean"``."""
     require_choice("split", split, "test", "train")
     variant, contents = _read_folder(path, split) if path.is_dir() else _read_archive(path, split)
     meta = _table(contents[variant.meta], path / variant.meta)
@@ -205,8 +197,6 @@ def load_pickle(content: bytes, where: str) -> Any:
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > (position or 0) + 1:
                 raise pickle.UnpicklingError(f"it uses slot {argument} at byte {position}")
         return _Unpickler(io.BytesIO(content), encoding="bytes").load()
-    except (MemoryError, RecursionError) as error:
-        raise InputError(f"{where} asks for more memory than it can need; it was not read.") from error
     except Exception as error:
         raise InputError(
             f"{where} must be a pickle of plain values and numeric arrays, as CIFAR is published, but: {error}. "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from findtta.data.dataset import CLEAN, DomainDataset, Images, split_domain
 from findtta.options import require_int
@@ -42,58 +42,52 @@ def contact_sheet(
     shown = dataset.pick(domains, severity).domains
     if domains is None and CLEAN in dataset.domains and CLEAN not in shown:
         shown = (CLEAN, *shown)
+    levels = {split_domain(domain)[1] for domain in shown} - {None}
     cells = []
     for domain in shown:
-        count = len(dataset.labels(domain))
-        rows = np.random.default_rng(seed).permutation(count)[:images].astype(np.int64)
-        cells.append(_cell(dataset.images(domain, rows)))
-    levels = {split_domain(domain)[1] for domain in shown} - {None}
+        kind, level = split_domain(domain)
+        caption = kind.replace("_", " ") + (f" {level}" if level is not None and len(levels) > 1 else "")
+        rows = np.random.default_rng(seed).permutation(len(dataset.labels(domain)))[:images].astype(np.int64)
+        cells.append(_titled(_block(dataset.images(domain, rows)), caption, _CAPTION))
     title = f"{dataset.name}, severity {severity}" if levels == {severity} else dataset.name
-    return _sheet(cells, [_caption(domain, several=len(levels) > 1) for domain in shown], title)
+    sheet = _titled(_grid(cells, _columns(len(cells)), _GAP), title, _TITLE)
+    return ImageOps.expand(sheet, _MARGIN, _PAPER)
 
 
-def _cell(images: Images) -> Image.Image:
+def _block(images: Images) -> Image.Image:
     """Lay images out in a block that is as square as can be, enlarged so that pixels stay pixels."""
     count, height, width, _ = images.shape
     columns = max(1, math.ceil(math.sqrt(count)))
-    rows = max(1, math.ceil(count / columns))
-    side = max(width * columns, height * rows)
+    side = max(width * columns, height * math.ceil(count / columns), 1)
     factor = min(max(1, round(_CELL / side)), _LARGEST_CELL / side)
     size = max(1, round(width * factor)), max(1, round(height * factor))
     how = Image.Resampling.NEAREST if factor >= 1 else Image.Resampling.LANCZOS
-    gap = 2 if count > 1 else 0
-    cell = Image.new("RGB", (columns * (size[0] + gap) - gap, rows * (size[1] + gap) - gap), _PAPER)
-    for position, image in enumerate(images):
+    block = _grid([Image.fromarray(image).resize(size, how) for image in images], columns, 2)
+    return ImageOps.expand(block, 1, _FRAME)
+
+
+def _grid(tiles: Sequence[Image.Image], columns: int, gap: int) -> Image.Image:
+    width = max((tile.width for tile in tiles), default=1) + gap
+    height = max((tile.height for tile in tiles), default=1) + gap
+    rows = max(1, math.ceil(len(tiles) / columns))
+    grid = Image.new("RGB", (columns * width - gap, rows * height - gap), _PAPER)
+    for position, tile in enumerate(tiles):
         row, column = divmod(position, columns)
-        cell.paste(Image.fromarray(image).resize(size, how), (column * (size[0] + gap), row * (size[1] + gap)))
-    return cell
+        grid.paste(tile, (column * width, row * height))
+    return grid
 
 
-def _caption(domain: str, several: bool) -> str:
-    """Return the kind of drift, with its severity if the sheet has several."""
-    kind, severity = split_domain(domain)
-    return kind.replace("_", " ") + (f" {severity}" if severity is not None and several else "")
-
-
-def _sheet(cells: Sequence[Image.Image], captions: Sequence[str], title: str) -> Image.Image:
-    width, height = max(cell.width for cell in cells), max(cell.height for cell in cells)
-    columns = _columns(len(cells))
-    rows = math.ceil(len(cells) / columns)
-    line, head = _CAPTION + 9, _TITLE + 18
-    sheet = Image.new(
-        "RGB",
-        (2 * _MARGIN + columns * (width + _GAP) - _GAP, 2 * _MARGIN + head + rows * (height + line + _GAP) - _GAP),
-        _PAPER,
-    )
-    draw = ImageDraw.Draw(sheet)
-    _write(draw, title, _MARGIN, _MARGIN, sheet.width - 2 * _MARGIN, _TITLE)
-    for position, (cell, caption) in enumerate(zip(cells, captions, strict=True)):
-        row, column = divmod(position, columns)
-        left, top = _MARGIN + column * (width + _GAP), _MARGIN + head + row * (height + line + _GAP)
-        sheet.paste(cell, (left, top + line))
-        draw.rectangle((left - 1, top + line - 1, left + cell.width, top + line + cell.height), outline=_FRAME)
-        _write(draw, caption, left, top, width, _CAPTION)
-    return sheet
+def _titled(image: Image.Image, text: str, size: int) -> Image.Image:
+    """Put a line of text above an image, made smaller or shortened until it fits."""
+    titled = ImageOps.expand(image, (0, size + 9, 0, 0), _PAPER)
+    draw = ImageDraw.Draw(titled)
+    while size > 10 and draw.textlength(text, ImageFont.load_default(size)) > image.width:
+        size -= 1
+    font = ImageFont.load_default(size)
+    while len(text) > 1 and draw.textlength(text, font) > image.width:
+        text = text[:-2].rstrip() + "…"
+    draw.text((0, 0), text, _INK, font)
+    return titled
 
 
 def _columns(count: int) -> int:
@@ -103,13 +97,3 @@ def _columns(count: int) -> int:
     return min(
         (columns for columns in nearby if count % columns == 0), key=lambda n: (abs(n - aim), -n), default=aim
     )
-
-
-def _write(draw: ImageDraw.ImageDraw, text: str, left: float, top: float, width: float, size: int) -> None:
-    """Write a line, shortened or made smaller until it fits its width."""
-    while size > 10 and draw.textlength(text, ImageFont.load_default(size)) > width:
-        size -= 1
-    font = ImageFont.load_default(size)
-    while len(text) > 1 and draw.textlength(text, font) > width:
-        text = text[:-2].rstrip() + "…"
-    draw.text((left, top), text, _INK, font)

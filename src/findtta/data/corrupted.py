@@ -3,7 +3,8 @@
 On disk, small images become one .npy file per corruption with five blocks of rows, severity 1 first, and
 ``labels.npy`` (as CIFAR-10-C); large ones become corruption/severity/class/image.JPEG of quality 85 (as
 ImageNet-C). Files get their names when they are complete, and the marker file says from the start that the folder
-was generated, and how; so a run that is stopped, or killed, is continued by the same command.
+was generated, how, and which severities are complete; so a run that is stopped, or killed, is continued by the
+same command.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from findtta._processes import ignore_sigint
 from findtta.data.arrays import LABELS_FILE
 from findtta.data.corruptions import CORRUPTIONS, TABLES, corrupt
 from findtta.data.dataset import (
+    ALL_CORRUPTIONS,
     CLEAN,
-    EXTRA_CORRUPTIONS,
     MAIN_CORRUPTIONS,
     SEVERITIES,
     DomainDataset,
@@ -74,8 +75,10 @@ class CorruptedDataset(DomainDataset):
             require_known("constants", constants, TABLES)
         self.clean, self.seed, self.constants = clean, seed, constants
         self.name = f"{clean.name}-c (generated)"
-        kinds = (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS)
-        self.domains = (CLEAN, *(domain_name(kind, severity) for kind in kinds for severity in SEVERITIES))
+        self.domains = (
+            CLEAN,
+            *(domain_name(kind, severity) for kind in ALL_CORRUPTIONS for severity in SEVERITIES),
+        )
         self.classes, self.image_size = clean.classes, clean.image_size
         self.generated, self.preprocessing = True, clean.preprocessing
 
@@ -178,17 +181,12 @@ def generate(
 def _prepare(out: Path, name: str, settings: dict[str, Any], classes: Sequence[str]) -> None:
     """Make the folder and its marker, or check that the folder is one to continue in."""
     marker = read_marker(out)
-    if marker is None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(
-                f"out must be a new folder, but {out} holds other files, perhaps published data. Name another one."
-            )
+    if marker is None and (not out.exists() or (out.is_dir() and not any(out.iterdir()))):
         write_marker(out, Marker(name, "generated", {**settings, "classes": list(classes), "severities": {}}))
         return
-    if not marker.generated:
-        raise InputError(
-            f"out must be a new folder, but {out} holds the published {marker.name}. Name another one."
-        )
+    if marker is None or not marker.generated:
+        held = f"the published {marker.name}" if marker else "other files, perhaps published data"
+        raise InputError(f"out must be a new folder, but {out} holds {held}. Name another one.")
     for key, value in {"name": name, **settings}.items():
         before = marker.name if key == "name" else marker.details.get(key)
         if before != value:

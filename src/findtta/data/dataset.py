@@ -29,6 +29,7 @@ MAIN_CORRUPTIONS = (
     "contrast", "elastic_transform", "pixelate", "jpeg_compression",
 )  # fmt: skip
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+ALL_CORRUPTIONS = (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS)
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
@@ -98,9 +99,10 @@ class DomainDataset(ABC):
     def check_domain(self, domain: str) -> None:
         """Raise an error that helps if there is no such domain."""
         if domain not in self.domains:
+            shown, more = ", ".join(self.domains[:20]), len(self.domains) - 20
             raise UnknownNameError(
                 f"domain: {self.name} has no {domain!r}.{close_matches(domain, self.domains)} "
-                f"It has {_abbreviated(self.domains)}."
+                f"It has {shown}{f' and {more} more' if more > 0 else ''}."
             )
 
     def batch(self, domain_ids: Rows, rows: Rows) -> tuple[Images, Labels]:
@@ -191,8 +193,3 @@ class _Part(DomainDataset):
             drawn = np.random.default_rng(0).permutation(count)[: self.limit]
             self._drawn[count] = np.sort(drawn).astype(np.int64)
         return self._drawn[count]
-
-
-def _abbreviated(names: Sequence[Any], shown: int = 20) -> str:
-    text = ", ".join(str(name) for name in names[:shown])
-    return text + (f" and {len(names) - shown} more" if len(names) > shown else "")

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.data.dataset import (
+    ALL_CORRUPTIONS,
     CLEAN,
-    EXTRA_CORRUPTIONS,
-    MAIN_CORRUPTIONS,
     SEVERITIES,
     DomainDataset,
     Images,
@@ -47,9 +46,10 @@ class EncodedDataset(DomainDataset):
     def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
         """Return the encoded image of a row, and what errors call it."""
 
-    @abstractmethod
     def _sources(self) -> Iterator[tuple[Path | bytes, str]]:
         """Go through all encoded images and what errors call them."""
+        for domain in self.domains:
+            yield from (self._source(domain, row) for row in range(len(self.labels(domain))))
 
     def _choose_size(self, asked: Preprocessing | None, usual: Preprocessing | None) -> None:
         """Decide on the preprocessing: what was asked for, or the usual one if images have several sizes."""
@@ -110,11 +110,6 @@ class ImageFiles(EncodedDataset):
         file = self._folders[domain] / self.classes[labels[row]] / os.fsdecode(names[row])
         return file, str(file)
 
-    def _sources(self) -> Iterator[tuple[Path | bytes, str]]:
-        for domain in self.domains:
-            for folder in folders_in(self._folders[domain]):
-                yield from ((file, str(file)) for file in images_in(folder))
-
     def _list(self, domain: str) -> tuple[Names, Labels]:
         self.check_domain(domain)
         if domain not in self._listed:
@@ -144,17 +139,7 @@ def is_imagenet_c(path: Path) -> bool:
 
 
 def read_imagenet_c(path: Path, *, classes: Classes | None = None) -> DomainDataset:
-    """Open a folder in the layout of ImageNet-C: corruption/severity/class/image, used as they are.
-
-    Args:
-        path: The folder.
-        classes: Names of all class folders in the order of the labels, or a file that lists them; by default
-            those that are there, by name. That is the order of ImageNet's labels if all 1000 are there; for a
-            part of them, the full list makes labels keep their meaning.
-
-    Returns:
-        A dataset with one domain per corruption and severity.
-    """
+    """Open a folder in the layout of ImageNet-C: corruption/severity/class/image, used as they are."""
     marker, folders = marked(path), _severity_folders(path)
     names = class_list(classes) or marker.classes or _class_folders(folders)
     return _PublishedFiles(marker.title, folders, names, generated=marker.generated)
@@ -174,21 +159,7 @@ def read_folder(
     resize: int | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> DomainDataset:
-    """Open a folder of images: domain/class/image, split/class/image or class/image.
-
-    Args:
-        path: The folder.
-        split: ``"test"`` or ``"train"``, of a folder that has such folders.
-        classes: Names of all class folders in the order of the labels, or a file that lists them; by default
-            those of all domains, by name.
-        image_size: Side, or (height, width), that all images are resized and cropped to; by default images are
-            used as they are.
-        resize: Length that the shorter side is resized to before the crop; by default what just covers it.
-        preprocessing: Used if images have several sizes and ``image_size`` is not given.
-
-    Returns:
-        A dataset with one domain per folder, or with the domain ``"clean"``.
-    """
+    """Open a folder of images: domain/class/image, split/class/image or class/image (domain ``"clean"``)."""
     folders = _domain_folders(path, split)
     names = class_list(classes) or _class_folders(folders)
     asked = Preprocessing.from_options(image_size, resize)
@@ -214,7 +185,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _severity_folders(path: Path) -> dict[str, Path]:
     domains: dict[str, Path] = {}
-    for corruption in (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS):
+    for corruption in ALL_CORRUPTIONS:
         for parent in (path, *(path / group for group in GROUPS)):
             for severity in SEVERITIES:
                 folder = parent / corruption / str(severity)

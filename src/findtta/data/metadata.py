@@ -24,6 +24,9 @@ from findtta.errors import InputError, OptionError
 Classes = Sequence[str] | str | Path
 
 MARKER_FILE = "findtta.json"
+#: What reading a missing or damaged file, archive or array may raise.
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
+_UNREADABLE = (OSError, ValueError, SyntaxError, RuntimeError, MemoryError, *_DAMAGED)
 _WORDNET_ID = re.compile(r"n\d{8}")
 
 
@@ -90,17 +93,7 @@ def reading(where: object, what: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        SyntaxError,
-        RuntimeError,
-        MemoryError,
-        zipfile.BadZipFile,
-        zlib.error,
-        tarfile.TarError,
-    ) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{where} must be {what}, but it cannot be read: {error}.") from error
 
 

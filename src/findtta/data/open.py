@@ -78,9 +78,17 @@ def load(
         preprocessing: How image files of several sizes are brought to one, such as
             ``findtta.models.preprocessing_of(model)``; the option ``image_size`` goes before it. Files that have
             one size are used as they are.
-        **options: Options of the layout, such as ``classes``, ``image_size`` or ``split``; ``count`` for shapes;
-            and for clean sets ``seed`` (of the corruptions, and of the shapes; 0 by default) and ``constants``
-            (strengths of the corruptions, ``"cifar"`` or ``"imagenet"``; by default by image size).
+        **options: Options of the dataset; an error lists those that it has:
+            ``classes``: names of all classes in the order of the labels, or a file that lists them (one name per
+            line, or JSON). By default those that the data have, sorted if they are folders, or numbers. For
+            folders of a part of ImageNet's classes, the full list makes labels keep their meaning.
+            ``image_size`` and ``resize``: for image files, the side, or (height, width), that all are resized and
+            cropped to, and the length that the shorter side is resized to before the crop (by default what just
+            covers it). By default images are used as they are.
+            ``split``: ``"test"`` (default) or ``"train"``, for CIFAR, shapes and folders that have both.
+            ``count``: the number of images, for shapes.
+            ``seed`` and ``constants``: for clean sets, the seed of the corruptions and of the shapes (default: 0),
+            and the strengths of the corruptions, ``"cifar"`` or ``"imagenet"`` (by default by image size).
 
     Returns:
         The dataset.

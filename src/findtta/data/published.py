@@ -5,7 +5,6 @@ What arrives is complete and as published, or nothing arrives.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -14,8 +13,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,21 +208,10 @@ def fetch(
 ) -> Path:
     """Download a file; it appears under its name only when it is complete, and stays only with the right hash.
 
+    When the connection or the server fails, or sends nothing for ``timeout`` seconds, there are more attempts.
     Proxies are taken from the environment (``https_proxy``, ``no_proxy``, ...).
-
-    Args:
-        url: Where the file is.
-        md5: The hash it must have.
-        target: The file to write.
-        attempts: How often to try when the connection or the server fails.
-        timeout: Seconds without a byte after which an attempt has failed.
-        progress: Whether to show a progress bar.
-
-    Returns:
-        ``target``.
     """
     pooch = require("pooch", "data", "downloading datasets")
-    failures = require("requests", "data", "downloading datasets").exceptions
     pooch.get_logger().setLevel("INFO" if progress else "WARNING")
     # Pooch is not told the hash: it would fetch a file with a wrong one again, and these files are large.
     store = pooch.create(
@@ -238,12 +225,13 @@ def fetch(
 
     downloader = pooch.HTTPDownloader(progress, 2**20, timeout=timeout, hooks={"response": check})
     try:
-        with _full_disk_explained(target.parent):
-            store.fetch(target.name, downloader=downloader)
-    except failures.RequestException as error:
-        proxy = "" if error.response is not None else " If this machine needs a proxy, set https_proxy."
+        store.fetch(target.name, downloader=downloader)
+    except DownloadError:
+        raise
+    except OSError as error:  # of the disk, or of requests
         raise DownloadError(
-            f"{url} could not be fetched: {_innermost(error)}.{proxy} It failed {attempts} times; try again later."
+            f"{url} could not be fetched in {attempts} attempts: {_innermost(error)}. Nothing was kept. If this "
+            "machine needs a proxy, set https_proxy."
         ) from error
     finally:
         for response in responses:
@@ -292,7 +280,6 @@ def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
     bar = {"disable": not progress, "total": size, "desc": f"unpacking {archive.name}"}
     try:
         with (
-            _full_disk_explained(folder),
             archive.open("rb") as packed,
             tqdm.wrapattr(packed, "read", **bar) as file,
             tarfile.open(fileobj=file, mode="r|*") as tar,
@@ -302,8 +289,6 @@ def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
                 tar.members.clear()  # type: ignore[attr-defined]  # a million of them would fill the memory
     except (tarfile.TarError, EOFError, OSError) as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, FindTTAError):
-            raise
         raise DownloadError(f"{archive} could not be unpacked: {error}. Nothing was kept.") from error
     return folder
 
@@ -312,21 +297,7 @@ def require_room(folder: Path, size: int, what: str) -> None:
     """Raise an error unless the disk of a folder has room for a number of bytes."""
     free = shutil.disk_usage(folder).free
     if size + _ROOM_TO_SPARE > free:
-        raise _no_room(folder, f"{what} need {size / 1e9:.2f} GB, but {free / 1e9:.2f} GB are free")
-
-
-@contextmanager
-def _full_disk_explained(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, FindTTAError):
-            raise _no_room(folder, "it was full before everything was written") from error
-        raise
-
-
-def _no_room(folder: Path, why: str) -> DownloadError:
-    return DownloadError(
-        f"There is not enough room on the disk of {folder}: {why}. Nothing was kept. "
-        "Free some, or choose another folder with --root or FINDTTA_DATA."
-    )
+        raise DownloadError(
+            f"There is not enough room on the disk of {folder}: {what} need {size / 1e9:.2f} GB, but "
+            f"{free / 1e9:.2f} GB are free. Free some, or choose another folder with --root or FINDTTA_DATA."
+        )

@@ -15,38 +15,23 @@ import torch
 from numpy.typing import NDArray
 
 from findtta.data.corruptions import blur, digital, noise, weather
-from findtta.data.dataset import SEVERITIES, Images, are_images, describe
+from findtta.data.dataset import ALL_CORRUPTIONS, SEVERITIES, Images, are_images, describe
 from findtta.data.randomness import sample_keys
 from findtta.errors import InputError, OptionError
 from findtta.options import require_int, require_known
 
 __all__ = ["CORRUPTIONS", "TABLES", "corrupt"]
 
-#: Each takes uint8 images, the keys of their random numbers by purpose, and the constants of a severity.
+#: The function of each corruption, which has its name. It takes uint8 images, the keys of their random numbers by
+#: purpose, and the constants of a severity.
 CORRUPTIONS: Mapping[str, Callable[..., Images]] = MappingProxyType(
     {
-        "gaussian_noise": noise.gaussian_noise,
-        "shot_noise": noise.shot_noise,
-        "impulse_noise": noise.impulse_noise,
-        "defocus_blur": blur.defocus_blur,
-        "glass_blur": blur.glass_blur,
-        "motion_blur": blur.motion_blur,
-        "zoom_blur": blur.zoom_blur,
-        "snow": weather.snow,
-        "frost": weather.frost,
-        "fog": weather.fog,
-        "brightness": digital.brightness,
-        "contrast": digital.contrast,
-        "elastic_transform": digital.elastic_transform,
-        "pixelate": digital.pixelate,
-        "jpeg_compression": digital.jpeg_compression,
-        "speckle_noise": noise.speckle_noise,
-        "gaussian_blur": blur.gaussian_blur,
-        "spatter": weather.spatter,
-        "saturate": digital.saturate,
+        name: getattr(family, name)
+        for name in ALL_CORRUPTIONS
+        for family in (noise, blur, weather, digital)
+        if hasattr(family, name)
     }
 )
-
 #: The constants of ``constants.toml``: table to corruption to an entry per severity.
 TABLES: Mapping[str, Mapping[str, list[Any]]] = tomllib.loads(
     Path(__file__).with_name("constants.toml").read_text("utf-8")
@@ -152,11 +137,10 @@ def _check_images(images: object) -> None:
 
 def _checked_index(index: Iterable[int] | NDArray[Any] | None, count: int) -> NDArray[np.int64]:
     rows = np.arange(count) if index is None else np.asarray(index)
-    if rows.shape != (count,) or not (np.issubdtype(rows.dtype, np.integer) or not count):
+    whole = np.issubdtype(rows.dtype, np.integer) or not count
+    if rows.shape != (count,) or not whole or rows.min(initial=0) < 0:
         raise InputError(
-            f"index must hold one integer per image, {count} in all, got shape {rows.shape} "
-            f"and the type {rows.dtype}."
+            f"index must hold one integer of at least 0 per image, {count} in all, got {describe(rows)}, and "
+            f"{rows.min(initial=0)} as the least."
         )
-    if count and rows.min() < 0:
-        raise InputError(f"index must hold no negative numbers, but its least is {rows.min()}.")
     return rows.astype(np.int64)

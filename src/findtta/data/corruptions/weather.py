@@ -152,18 +152,14 @@ def edges(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
     # An edge is a ridge of the steepness across its own direction.
     level, upright = slope_y < TAN_22_5 * slope_x, slope_y > (TAN_22_5 + 2) * slope_x
     same_sign = (dx < 0) == (dy < 0)
-    ridge = np.where(
-        level,
-        (steepness > beside(0, -1)) & (steepness >= beside(0, 1)),
-        np.where(
-            upright,
+    ridge = np.select(
+        [level, upright, same_sign],
+        [
+            (steepness > beside(0, -1)) & (steepness >= beside(0, 1)),
             (steepness > beside(-1, 0)) & (steepness >= beside(1, 0)),
-            np.where(
-                same_sign,
-                (steepness > beside(-1, -1)) & (steepness > beside(1, 1)),
-                (steepness > beside(-1, 1)) & (steepness > beside(1, -1)),
-            ),
-        ),
+            (steepness > beside(-1, -1)) & (steepness > beside(1, 1)),
+        ],
+        (steepness > beside(-1, 1)) & (steepness > beside(1, -1)),
     )
     weak = ridge & (steepness > WEAK_EDGE)
     return grown(weak & (steepness > STRONG_EDGE), weak)
