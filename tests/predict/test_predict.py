@@ -186,7 +186,7 @@ def test_numbers_that_json_lacks_become_null():
             probabilities = np.array([[np.nan, 0.5]], np.float32)
             return Predictions(probabilities, np.zeros((1, 0), np.int64), np.zeros((1, 0)))
 
-    batch = Batch(np.array([3]), ["a"], np.zeros((1, 1, 1, 3), np.uint8), [])
+    batch = Batch([{"row": 3, "path": "a"}], np.zeros((1, 1, 1, 3), np.uint8))
     (record,) = predict_batch(Broken(), batch, top=None)
     assert record["probabilities"] == [None, 0.5]
     assert (record["group"], record["drift"]) == (None, None)
@@ -319,9 +319,9 @@ def test_batches_are_neighbouring_positions_whatever_cannot_be_read(readable, ba
     assert len(batches) == -(-len(readable) // batch_size)
     for number, batch in enumerate(batches):
         span = range(number * batch_size, min((number + 1) * batch_size, len(readable)))
-        assert batch.rows.tolist() == [100 + row for row in span if readable[row]]
-        assert [each["row"] for each in batch.unreadable] == [100 + row for row in span if not readable[row]]
-        assert len(batch.images) == len(batch.rows) == len(batch.names)
+        assert [record["row"] for record in batch.records] == [100 + row for row in span]
+        assert ["error" not in record for record in batch.records] == [readable[row] for row in span]
+        assert len(batch.images) == sum(readable[row] for row in span)
 
 
 ONE_PIXEL = (

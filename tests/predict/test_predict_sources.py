@@ -88,8 +88,8 @@ def test_files_that_cannot_be_read_say_why(tmp_path):
     }
     with closing(FileSource("list", tmp_path, ((name, 0) for name in codes))) as source:
         (batch,) = Reader(9, Preprocessing(size=(1, 1)), ImageLimits(max_bytes=10)).batches(source.part(0, 9))
-    assert {record["path"]: record["code"] for record in batch.unreadable} == codes
-    assert all(record["error"].startswith("image: ") for record in batch.unreadable)
+    assert {record["path"]: record["code"] for record in batch.records} == codes
+    assert all(record["error"].startswith("image: ") for record in batch.records)
 
 
 def test_a_list_names_files_relative_to_itself(tmp_path):
@@ -146,7 +146,7 @@ def test_names_that_are_not_text_can_be_written():
             yield os.fsdecode(b"caf\xe9 \xc3\xa9.png"), None
 
     (batch,) = Reader(4, Preprocessing(size=(1, 1)), ImageLimits()).batches(Made())
-    assert [(record["path"], record["code"]) for record in batch.unreadable] == [("caf\\xe9 é.png", "empty")]
+    assert [(record["path"], record["code"]) for record in batch.records] == [("caf\\xe9 é.png", "empty")]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import math
 import os
 import pickle
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -16,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from findtta._extras import require
+from findtta._io import finite
 from findtta._processes import usable_cores
 from findtta._ray import first_line, import_ray, ray_session
 from findtta.errors import FindTTAError, OptionError
@@ -47,12 +46,10 @@ class WorkerError(FindTTAError, RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Consecutive positions of the input: pixels of the readable images, and records of the others."""
+    """Consecutive positions of the input: a record of each, and the pixels of those without an error in it."""
 
-    rows: NDArray[np.int64]
-    names: list[str]
+    records: list[Record]
     images: Pixels
-    unreadable: list[Record]
 
 
 @dataclass(frozen=True)
@@ -87,48 +84,41 @@ class Reader:
         return read_image(content, self.preprocess, self.limits, name="image")
 
     def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
-        rows, names, images = [], [], []
-        unreadable: list[Record] = []
+        records: list[Record] = []
+        images = []
         for row, name, future in read:
             # Bytes that are not UTF-8 are spelled out, so that any file can hold the name.
-            path = os.fsencode(name).decode("utf-8", "backslashreplace")
+            record: Record = {"row": row, "path": os.fsencode(name).decode("utf-8", "backslashreplace")}
             try:
                 images.append(future.result())
             except ImageError as error:
-                unreadable.append({"row": row, "path": path, "code": error.code, "error": str(error)})
-            else:
-                rows.append(row)
-                names.append(path)
+                record |= {"code": error.code, "error": str(error)}
+            records.append(record)
         stacked = np.stack(images) if images else np.empty((0, *self.preprocess.size, 3), np.uint8)
-        return Batch(np.array(rows, np.int64), names, stacked, unreadable)
+        return Batch(records, stacked)
 
 
 def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> list[Record]:
-    """Predict one batch; of each image ``top`` classes are kept, or all probabilities if it is None."""
+    """Complete the records of a batch; of each image ``top`` classes are kept, or all if it is None."""
     found = predictor(batch.images)
     # Stable: of equally probable classes the first comes first, as argmax has it.
     order = np.argsort(-found.probabilities, axis=1, kind="stable")
-    groups, drift = found.last_groups, _numbers(found.sample_drift)
-    records = [*batch.unreadable]
-    for sample, (row, name) in enumerate(zip(batch.rows.tolist(), batch.names, strict=True)):
+    groups, drift = found.last_groups, found.sample_drift.tolist()
+    readable = [record for record in batch.records if "error" not in record]
+    rows = [record["row"] for record in readable]
+    for sample, record in enumerate(readable):
         best = int(order[sample, 0])
-        record = {"row": row, "path": name, "index": best, "label": predictor.labels[best]}
+        record |= {"index": best, "label": predictor.labels[best]}
         if top is None:
-            record["probabilities"] = _numbers(found.probabilities[sample])
+            record["probabilities"] = found.probabilities[sample].tolist()
         else:
             kept = order[sample, :top]
             record["top_indices"] = kept.tolist()
-            record["top_probabilities"] = _numbers(found.probabilities[sample, kept])
+            record["top_probabilities"] = found.probabilities[sample, kept].tolist()
         # The row of one member, so that groups of different batches have different numbers.
-        record["group"] = int(batch.rows[groups[sample]]) if groups[sample] >= 0 else None
+        record["group"] = rows[groups[sample]] if groups[sample] >= 0 else None
         record["drift"] = drift[sample]
-        records.append(record)
-    return records
-
-
-def _numbers(values: NDArray[np.floating[Any]]) -> list[float | None]:
-    """Return numbers as JSON represents them, with None for those that are not finite."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+    return [finite(record) for record in batch.records]
 
 
 def compute_here(blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader) -> Predicted:

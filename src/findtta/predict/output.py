@@ -19,12 +19,8 @@ _LAYOUT = 2  # of the folder; a release that changes it counts up
 class Output:
     """A folder of predictions that is new, or was begun with the same settings and the same input.
 
-    Args:
-        folder: The folder; it may not exist yet.
-        identity: Everything that determines the predictions; ``top`` and ``format`` are used here.
-
-    Raises:
-        OptionError: If the folder holds something else.
+    ``identity`` is everything that determines the predictions; ``top`` and ``format`` are used here. A folder
+    that holds something else is refused.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:

@@ -132,8 +132,7 @@ def _require_fixed(settings: Settings) -> None:
 def _warm_up(predictor: Predictor, reader: Reader, images: Source) -> Mapping[str, Tensor] | None:
     """Warm the method up on the first batches of the input, whatever blocks are left to compute.
 
-    Returns:
-        The state of the adapted model afterwards; None if the method needs no warm-up.
+    Returns the state of the adapted model afterwards, or None if the method needs no warm-up.
     """
     adapted = predictor.adapted
     needed, start = adapted.warm_up_left, 0

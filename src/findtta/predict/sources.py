@@ -35,15 +35,10 @@ class Part:
 
 
 class FileSource:
-    """Images that are files. Millions of names take little memory: SQLite keeps them in a temporary file.
+    """Images that are files: name, relative to ``root``, and size of each, in order.
 
-    Args:
-        kind: ``"folder"`` or ``"list"``.
-        root: The folder that names are relative to.
-        files: Name and size of each file, in order.
-
-    Attributes:
-        digest: Digest of names and sizes, by which a changed input is noticed.
+    Millions of names take little memory: SQLite keeps them in a temporary file. By ``digest``, of names and
+    sizes, a changed input is noticed.
     """
 
     def __init__(self, kind: str, root: Path, files: Iterable[tuple[str, int]]) -> None:
@@ -94,15 +89,10 @@ class Rows:
 
 
 class ParquetSource:
-    """Images in a column of Parquet files.
+    """Images in a column of Parquet files; by ``digest``, of names, sizes and rows, a changed input is noticed.
 
-    Args:
-        place: A file or a folder, as an absolute path or as a URI that pyarrow knows.
-        names: The files of the folder to take; by default all that are not hidden.
-        column: The column.
-
-    Attributes:
-        digest: Digest of names, sizes and rows, by which a changed input is noticed.
+    The place is a file or a folder, as an absolute path or as a URI that pyarrow knows. Of a folder ``names`` are
+    taken, or if there are none, all files that are not hidden.
     """
 
     kind = "Parquet"
@@ -140,19 +130,13 @@ Source = FileSource | ParquetSource
 
 
 def open_source(path: str | Path, image_column: str = "image") -> Source:
-    """List the images of an input, in an order that depends on their names only.
+    """List the images of an input, in an order that depends on their names only; close it when done.
 
     Args:
         path: A folder of images or of Parquet files, with its subfolders; a Parquet file; a text file with one
             path per line, relative to its own folder; or a URI of Parquet files, such as ``s3://bucket/folder``.
         image_column: The column of Parquet files that holds the images: bytes, paths, or both as
             ``{bytes, path}``.
-
-    Returns:
-        The images; close it when done.
-
-    Raises:
-        InputError: If the input does not exist, or has no images.
     """
     if "://" in str(path):
         return ParquetSource(str(path), (), image_column)
