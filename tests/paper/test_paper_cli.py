@@ -30,7 +30,7 @@ def command(*words):
 def test_the_list_has_every_item(capsys):
     assert command("--list") == 0
     words = capsys.readouterr().out.split()
-    assert set(catalog.entries()) <= set(words)
+    assert set(catalog.items()) <= set(words)
     assert {"table1", "table13"} <= {word.rstrip(",") for word in words}
 
 

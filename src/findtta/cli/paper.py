@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _listed() -> str:
-    rows = [(entry.id, entry.alias or "-", entry.kind, entry.title) for entry in catalog.entries().values()]
+    rows = [(item.id, item.alias or "-", item.kind, item.title) for item in catalog.items().values()]
     groups = [f"{name}: {len(members)} items" for name, members in catalog.groups().items()]
     return f"{render(('item', 'in the paper', 'kind', 'what it shows'), rows)}\n\n{'; '.join(groups)}"
 

@@ -70,7 +70,7 @@ def gather(
     for done, probe in enumerate(probes, start=len(plan.todo)):
         progress(f"measuring {probe.kind}", done, total)
         readings.append((probe, take(probe, store, planner, retry_failed=retry_failed)))
-    return Results(plan.pairs(), readings)
+    return Results([*plan.pairs(), *readings])
 
 
 def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = False) -> Reading:

@@ -7,6 +7,7 @@ twice.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,11 +19,11 @@ from findtta.paper.notes import outcome_notes, provenance, setting_notes
 from findtta.paper.numbers import DATASETS
 from findtta.paper.results import Probe, Results, Study
 from findtta.plots import Panel
-from findtta.tables import Table
+from findtta.tables import Cell, Column, Row, Table
 
 #: A dataset and a network of the paper.
-Place = tuple[str, str]
-EVERY_DATASET: tuple[Place, ...] = tuple((dataset, RESNET) for dataset in DATASETS)
+Place = Sequence[str]
+EVERY_DATASET = tuple((dataset, RESNET) for dataset in DATASETS)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,23 +31,35 @@ class Item:
     """A table or figure of the paper, or a control that it lacks."""
 
     id: str
-    title: str
     kind: Literal["table", "figure", "control"]
-    alias: str = ""  # its number in the paper, such as "table1"; empty if it has none
-    fixed_notes: tuple[str, ...] = ()  # what a reader must know, whatever it is made with
-    places: tuple[Place, ...] = EVERY_DATASET  # the datasets and networks of the paper that it is about
+    title: str = ""  # the paper's table or figure has its own
+    alias: str = dataclasses.field(init=False, default="")  # its number in the paper, such as "table1", if any
+    fixed_notes: Sequence[str] = ()  # what a reader must know, whatever it is made with
+    places: Sequence[Place] = EVERY_DATASET  # the datasets and networks of the paper that it is about
 
-    @property
-    def heading(self) -> str:
-        """The title of the document."""
-        return f"{self.kind.capitalize()}{self.alias.replace(self.kind, ' ')}: {self.title}"
+    def __post_init__(self) -> None:
+        if self.kind == "table":
+            paper = numbers.table(self.id)
+            self.title, self.alias = paper.title, f"table{paper.numbers[0]}"
+        elif self.id in numbers.figures():
+            figure = numbers.figures()[self.id]
+            self.title, self.alias = figure.title, f"figure{figure.number}"
 
     def tables(self, study: Study) -> list[Table]:
         """Return its tables. What is asked of the study is what the item needs."""
+        return [table for setup in self.setups(study) for table in self.tables_of(study, setup)]
+
+    def tables_of(self, study: Study, setup: Setup) -> list[Table]:
+        """Return the tables of a setup."""
         return []
 
     def panels(self, study: Study) -> list[Panel]:
         """Return the panels of its figure; those without a series are not drawn."""
+        found = self.available(study.context)
+        return [panel for (_, network), setup in found for panel in self.panels_of(study, setup, network)]
+
+    def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
+        """Return the panels of a setup that stands for a network of the paper."""
         return []
 
     def pictures(self, study: Study) -> list[Picture]:
@@ -63,7 +76,15 @@ class Item:
 
     def paper_notes(self) -> list[str]:
         """Return what the paper says about it."""
-        return []
+        printed = numbers.figures().get(self.id)
+        if printed is None:
+            return []
+        points = "The paper prints no numbers of this figure, so there are none to compare with."
+        return [
+            f"The paper says: {printed.claim}",
+            *([points] if printed.kind == "measurement" else []),
+            *(f"The paper: {note}" for note in printed.notes),
+        ]
 
     def available(self, context: Context) -> list[tuple[Place, Setup]]:
         """Return the places that a setup stands for."""
@@ -76,60 +97,49 @@ class Item:
 
     def specs(self, context: Context) -> list[RunSpec]:
         """Return the runs that the item needs."""
-        return list(self._asked(context).specs.values())
+        return [asked for asked in self._asked(context) if isinstance(asked, RunSpec)]
 
     def probes(self, context: Context) -> list[Probe]:
         """Return the measurements that the item needs."""
-        return list(self._asked(context).probes.values())
+        return [asked for asked in self._asked(context) if isinstance(asked, Probe)]
 
-    def _asked(self, context: Context) -> Study:
+    def _asked(self, context: Context) -> Iterable[RunSpec | Probe]:
         study = Study(context)
         self.tables(study)
         self.pictures(study)
-        return study
+        return study.asked.values()
 
     def document(self, context: Context, results: Results) -> Document:
         """Make the document of what ``specs`` and ``probes`` gave; anything may be missing or failed."""
         study = Study(context, results)
         tables, pictures = self.tables(study), self.pictures(study)
         own = study.own
-        notes = [*self.paper_notes(), *self._setting_notes(context, own), *self.fixed_notes]
-        notes += [*self.notes(context, own), *self._missing_notes(context, bool(pictures)), *outcome_notes(own)]
-        return Document(
-            id=self.id,
-            title=self.heading,
-            tables=(*tables, *self.claims(Study(context, results))),
-            pictures=tuple(pictures),
-            notes=tuple(dict.fromkeys(notes)),
-            provenance=provenance(context, own),
-        )
-
-    def _setting_notes(self, context: Context, own: Results) -> list[str]:
-        notes: list[str] = []
+        notes = self.paper_notes()
         for network in dict.fromkeys(network for _, network in self.places):
             fitting = dataclasses.replace(context, setups=tuple(context.for_network(network)))
             notes += setting_notes(fitting, own, network)
-        return notes
-
-    def _missing_notes(self, context: Context, is_drawn: bool) -> list[str]:
+        notes += [*self.fixed_notes, *self.notes(context, own)]
         present = [place for place, _ in self.available(context)]
         missing = [f"{DATASETS[place[0]]} with {place[1]}" for place in self.places if place not in present]
-        notes = [f"No setup stands for {', '.join(missing)}."] if missing else []
-        if self.kind == "figure" and not is_drawn:
+        if missing:
+            notes.append(f"No setup stands for {', '.join(missing)}.")
+        if self.kind == "figure" and not pictures:
             notes.append("Nothing is drawn: no run or measurement of this figure is done.")
-        return notes
+        return Document(
+            id=self.id,
+            title=f"{self.kind.capitalize()}{self.alias.replace(self.kind, ' ')}: {self.title}",
+            tables=(*tables, *self.claims(Study(context, results))),
+            pictures=tuple(pictures),
+            notes=tuple(dict.fromkeys([*notes, *outcome_notes(own)])),
+            provenance=provenance(context, own),
+        )
 
 
-class FigureItem(Item):
-    """A figure of the paper, or one that it only announces."""
-
-    def paper_notes(self) -> list[str]:
-        if self.id not in numbers.figures():
-            return []
-        printed = numbers.figure(self.id)
-        points = "The paper prints no numbers of this figure, so there are none to compare with."
-        return [
-            f"The paper says: {printed.claim}",
-            *([points] if printed.kind == "measurement" else []),
-            *(f"The paper: {note}" for note in printed.notes),
-        ]
+def table(title: str, corner: str, columns: Iterable[Column], rows: Mapping[str, Iterable[Cell]]) -> Table:
+    """Return a table of cells by the titles of their rows; ``corner`` says what the rows are."""
+    return Table(
+        title=title,
+        row_titles=(corner,),
+        columns=tuple(columns),
+        rows=tuple(Row((name,), tuple(cells)) for name, cells in rows.items()),
+    )
