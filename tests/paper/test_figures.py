@@ -16,7 +16,7 @@ from PIL import Image
 from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
-from findtta.paper import catalog, numbers
+from findtta.paper import items, numbers
 from findtta.paper.context import Context
 from findtta.paper.document import picture
 from findtta.paper.feature_figures import CORRUPTIONS
@@ -27,7 +27,7 @@ from findtta.paper.results import Probe, Reading, Results
 from findtta.paper.sweep_figures import DOMAIN_COUNTS, mixtures
 from findtta.plots import LOOKS, Panel, Series
 
-FIGURES = catalog.groups()["figures"]
+FIGURES = items.groups()["figures"]
 
 QUICK = Context.quickly()
 LAYERS = [
@@ -142,7 +142,7 @@ def test_every_figure_of_the_paper_that_shows_something_measured_or_real_has_an_
 
 
 def test_probes_name_measurements_that_exist():
-    probes = [probe for item in catalog.items().values() for probe in item.probes(QUICK)]
+    probes = [probe for item in items.all_items().values() for probe in item.probes(QUICK)]
     assert {probe.kind for probe in probes} == set(MEASUREMENTS)
     json.dumps([probe.to_dict() for probe in probes])
 

@@ -11,8 +11,8 @@ from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import UnknownNameError
-from findtta.paper import catalog, numbers
 from findtta.paper import gather as gathering
+from findtta.paper import items, numbers
 from findtta.paper.accuracy_tables import claims_about
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.gather import gather, take
@@ -21,7 +21,7 @@ from findtta.paper.measure import measure_groups, measure_memory, measure_times
 from findtta.paper.results import Probe, Reading, Results
 from findtta.tables import Cell
 
-GROUPS = catalog.groups()
+GROUPS = items.groups()
 
 
 def table(document, start=""):
@@ -45,7 +45,7 @@ def test_every_printed_table_has_an_item_in_the_order_of_the_paper():
 
 def test_every_item_asks_for_something_and_makes_a_document_of_nothing():
     context = Context.quickly()
-    for id, item in catalog.items().items():
+    for id, item in items.all_items().items():
         assert (item.id, bool(item.title)) == (id, True)
         assert item.specs(context) or item.probes(context) or id in ("threshold-more",)
         document = item.document(Context(setups=()), Results())
@@ -56,11 +56,11 @@ def test_every_item_asks_for_something_and_makes_a_document_of_nothing():
 
 
 def test_names_of_items():
-    assert [item.id for item in catalog.find("wild")] == ["wild-0.1", "wild-0.01", "wild-0.005"]
-    assert [item.id for item in catalog.find("table13")] == ["lifelong-3"]
-    assert [item.id for item in catalog.find("all")] == list(GROUPS["all"])
+    assert [item.id for item in items.find("wild")] == ["wild-0.1", "wild-0.01", "wild-0.005"]
+    assert [item.id for item in items.find("table13")] == ["lifelong-3"]
+    assert [item.id for item in items.find("all")] == list(GROUPS["all"])
     with pytest.raises(UnknownNameError, match=r"Did you mean .*'main-resnet50'"):
-        catalog.find("main-resnet5")
+        items.find("main-resnet5")
 
 
 # Setups

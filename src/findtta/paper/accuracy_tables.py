@@ -38,15 +38,10 @@ def stream_of(scenario: str, **settings: Any) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class AccuracyTable(Item):
-    """A printed table of accuracies.
+    """A printed table of accuracies."""
 
-    Attributes:
-        complete: Whether methods that the paper compares elsewhere get a row as well.
-        extend: Whether available datasets that the table does not have get a column as well.
-    """
-
-    complete: bool = True
-    extend: bool = False
+    complete: bool = True  # methods that the paper compares elsewhere get a row as well
+    extend: bool = False  # available datasets that the table does not have get a column as well
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,14 +132,11 @@ class AccuracyTable(Item):
             if dataset not in known
         ]
 
-    def _measured(self, context: Context) -> list[PaperColumn]:
-        """Return the columns to run: those of available datasets."""
-        columns = [column for column in self.paper.columns if not column.average_of] + self._added(context)
-        return [column for column in columns if self._setup(context, column) is not None]
-
     def _shown(self, context: Context) -> list[PaperColumn]:
-        """Return the columns to show: of the paper's those that are run, or all of them if none is."""
-        run = {column.name for column in self._measured(context)}
+        """Return the columns to show: of the paper's those of available datasets, or all of them if none is."""
+        run = {
+            column.name for column in self.paper.columns if not column.average_of and self._setup(context, column)
+        }
         printed = [column for column in self.paper.columns if run.issuperset(column.average_of or (column.name,))]
         return (printed or list(self.paper.columns)) + self._added(context)
 
@@ -175,11 +167,13 @@ class LifelongTable(AccuracyTable):
     """Accuracy of the whole stream beside the printed one, then of every round."""
 
     def tables(self, study: Study) -> list[Table]:
-        rounds = [self._rounds(study, column) for column in self._measured(study.context)]
+        rounds = []
+        for column in self.paper.columns:
+            setup = None if column.average_of else self._setup(study.context, column)
+            rounds += [self._rounds(study, column, setup)] if setup else []
         return super().tables(study) + rounds
 
-    def _rounds(self, study: Study, column: PaperColumn) -> Table:
-        setup = self._setup(study.context, column)
+    def _rounds(self, study: Study, column: PaperColumn, setup: Setup) -> Table:
         count = int(column.settings["rounds"])
 
         def cell(row: PaperRow, number: int) -> Cell:
@@ -188,7 +182,7 @@ class LifelongTable(AccuracyTable):
 
         numbered = range(1, count + 1)
         return table(
-            f"{setup.title if setup else ''}, accuracy of every round in %, the last one beside the paper's",
+            f"{setup.title}, accuracy of every round in %, the last one beside the paper's",
             "method",
             [Column(title=f"round {one}", kind="compared" if one == count else "ours") for one in numbered],
             {self.row_title(row): [cell(row, one) for one in numbered] for row in self.rows(study.context)},

@@ -28,17 +28,11 @@ _CLAIMED_GROUPS = ("slightly over 15", "about 15", "about 10")  # by the paper, 
 
 @dataclass(kw_only=True, eq=False)
 class Control(Item):
-    """A control of a claim of the paper.
+    """A control of a claim of the paper."""
 
-    Attributes:
-        figures: The figures of the paper whose claims it is about.
-        claim: The claim of its text that it is about.
-        comment: What else the paper says or lacks about that.
-    """
-
-    figures: Sequence[str] = ()
-    claim: str = ""
-    comment: str = ""
+    figures: Sequence[str] = ()  # the figures of the paper whose claims it is about
+    claim: str = ""  # the claim of its text that it is about
+    comment: str = ""  # what else the paper says or lacks about that
 
     def paper_notes(self) -> list[str]:
         figures = [numbers.figures()[id] for id in self.figures]

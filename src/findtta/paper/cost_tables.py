@@ -52,17 +52,12 @@ def _images(study: Study, batches: int) -> int:
 
 @dataclass(kw_only=True, eq=False)
 class CostTable(Item):
-    """Time and memory of some candidates, for each setup or, without any, the paper's numbers alone.
+    """Time and memory of some candidates, for each setup or, without any, the paper's numbers alone."""
 
-    Attributes:
-        row_title: What the candidates are.
-        baseline: The candidate that others are compared with.
-        columns: For each column what it ``shows`` (see ``cell``), its settings, and whether it is shown ``only``
-            if the data are the "same" dataset as the paper's or an "other".
-    """
-
-    row_title: str
-    baseline: str
+    row_title: str  # what the candidates are
+    baseline: str  # the candidate that others are compared with
+    #: For each column what it ``shows`` (see ``cell``), its settings, and whether it is shown ``only`` if the data
+    #: are the "same" dataset as the paper's or an "other".
     columns: Sequence[Mapping[str, Any]]
 
     def candidates(self, context: Context) -> Candidates:

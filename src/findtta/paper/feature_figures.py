@@ -215,15 +215,10 @@ def _severity_series(domains: Mapping[str, Mapping[str, float]], measure: str) -
 
 @dataclass(kw_only=True, eq=False)
 class Gallery(Item):
-    """Images under corruptions.
+    """Images under corruptions."""
 
-    Attributes:
-        images: How many images each corruption shows.
-        severities: Whether a few corruptions are shown at all severities; otherwise all of them at the usual one.
-    """
-
-    images: int
-    severities: bool = False
+    images: int  # how many images each corruption shows
+    severities: bool = False  # a few corruptions at all severities, in place of all of them at the usual one
 
     def pictures(self, study: Study) -> list[Picture]:
         run: dict[str, Any] = {"method": "source", "stream": "crossmix"}

@@ -1,4 +1,4 @@
-"""What an item of the paper is: the runs and measurements it asks for, and the document it makes of them.
+"""The items of the paper: the runs and measurements each asks for, and the document it makes of them.
 
 An item never computes anything itself: ``findtta.paper.gather`` does, through a store, so that nothing is computed
 twice.
@@ -7,11 +7,15 @@ twice.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.resources
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from findtta.bench import RunSpec
+from findtta.errors import UnknownNameError, close_matches
 from findtta.paper import numbers
 from findtta.paper.context import RESNET, Context, Setup
 from findtta.paper.document import Document, Picture, picture
@@ -143,3 +147,41 @@ def table(title: str, corner: str, columns: Iterable[Column], rows: Mapping[str,
         columns=tuple(columns),
         rows=tuple(Row((name,), tuple(cells)) for name, cells in rows.items()),
     )
+
+
+# The items, as ``items.toml`` declares them
+
+
+@functools.cache
+def all_items() -> Mapping[str, Item]:
+    """Return all items by their ids, in the order of the paper."""
+    text = importlib.resources.files(__package__).joinpath("items.toml").read_text(encoding="utf-8")
+    found: dict[str, Item] = {}
+    for kind, declared in tomllib.loads(text).items():
+        for id, fields in declared.items():
+            module, _, name = fields.pop("class").partition(":")
+            maker = getattr(importlib.import_module(f"findtta.paper.{module}"), name)
+            found[id] = maker(id=id, kind=kind, **fields)
+    return found
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the names for several items, with the ids of these."""
+    kinds = ("table", "figure", "control")
+    return {
+        "all": list(all_items()),
+        **{f"{kind}s": [item.id for item in all_items().values() if item.kind == kind] for kind in kinds},
+        **{name: list(ids) for name, ids in numbers.SIDE_BY_SIDE.items()},
+    }
+
+
+def find(name: str) -> list[Item]:
+    """Return the items of a name: an id such as ``"main-resnet50"``, a number such as ``"table1"``, or a group."""
+    aliases = {item.alias: [item.id] for item in all_items().values() if item.alias}
+    known = {**{id: [id] for id in all_items()}, **aliases, **groups()}
+    if name not in known:
+        raise UnknownNameError(
+            f"item must be one of {', '.join([*groups(), *all_items()])}, or a number such as table1, "
+            f"got {name!r}.{close_matches(name, known)}"
+        )
+    return [all_items()[id] for id in known[name]]

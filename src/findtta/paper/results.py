@@ -39,15 +39,10 @@ class Reading:
     environment: Mapping[str, Any] = field(default_factory=dict)  # versions, machine and time
     error: Mapping[str, str] | None = None  # type and message
 
-    @property
-    def text(self) -> str:
-        """What a table shows in place of a number that was not measured."""
-        return FAILED if self.status == "failed" else ""
-
     def cell(self, number: float | None) -> Cell:
         """Return the cell of a number of it, or why there is none."""
         if number is None:
-            return Cell(text=self.text)
+            return Cell(text=FAILED if self.status == "failed" else "")
         return Cell(values={int(self.probe["spec"]["seed"]): number})
 
 
@@ -125,12 +120,7 @@ class Study:
     ) -> Cell:
         """Return a number of a run for each seed, the accuracy by default, beside the paper's number.
 
-        Args:
-            setup: Data and model; without them the cell has the paper's number alone.
-            read: Takes the number from a result.
-            paper: The paper's number.
-            spread: The number that the paper prints after a plus-minus sign.
-            **settings: Settings of the run.
+        ``spread`` is what the paper prints after a plus-minus sign. Without a setup the cell has only the paper's.
         """
         found = self.runs(setup, **settings) if setup else {}
         values = {seed: read(result) for seed, result in found.items() if result.status == "done"}

@@ -38,12 +38,8 @@ def sweep(
 ) -> Panel:
     """Return a panel of accuracy against a setting; points without results are left out, and lines without points.
 
-    Args:
-        study: What it is made of.
-        setup: Data and model.
-        lines: For each name in the legend its look and the settings of its runs.
-        points: For each value of the setting the settings of the runs that are averaged.
-        **panel: The title, what ``x`` is, and further attributes of the panel.
+    ``lines`` has for each name in the legend its look and the settings of its runs, ``points`` for each value of
+    the setting the settings of the runs that are averaged.
     """
     series = []
     for name, (look, line) in lines.items():
