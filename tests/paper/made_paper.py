@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from findtta.bench import Result, RunSpec
-from findtta.paper import catalog
+from findtta.paper import items
 from findtta.paper.context import Context, Setup
 from findtta.paper.items import Item
 from findtta.paper.results import Results
@@ -49,7 +49,7 @@ def broken() -> nn.Module:
 
 
 def load(id: str) -> Item:
-    return catalog.entries()[id].load()
+    return items.all_items()[id]
 
 
 def tiny_setup(**settings: Any) -> Setup:

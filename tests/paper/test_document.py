@@ -9,7 +9,7 @@ import pytest
 from made_paper import load
 
 from findtta.errors import MissingExtraError, OptionError
-from findtta.paper import catalog
+from findtta.paper import items
 from findtta.paper.context import Context
 from findtta.paper.document import Document, Picture
 from findtta.paper.results import Results
@@ -125,7 +125,7 @@ def test_json_has_null_for_nan():
     assert row["cells"][0]["mean"] is None
 
 
-@pytest.mark.parametrize("id", [*catalog.groups()["tables"], *catalog.groups()["controls"]])
+@pytest.mark.parametrize("id", [*items.groups()["tables"], *items.groups()["controls"]])
 def test_every_item_can_be_written_in_every_format(id, tmp_path):
     document = load(id).document(Context(), Results())
     files = document.save(tmp_path)

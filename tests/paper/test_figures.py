@@ -16,7 +16,7 @@ from PIL import Image
 from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
-from findtta.paper import catalog, numbers
+from findtta.paper import items, numbers
 from findtta.paper.context import Context
 from findtta.paper.document import picture
 from findtta.paper.feature_figures import CORRUPTIONS
@@ -27,7 +27,7 @@ from findtta.paper.results import Probe, Reading, Results
 from findtta.paper.sweep_figures import DOMAIN_COUNTS, mixtures
 from findtta.plots import LOOKS, Panel, Series
 
-FIGURES = catalog.groups()["figures"]
+FIGURES = items.groups()["figures"]
 
 QUICK = Context.quickly()
 LAYERS = [
@@ -105,8 +105,10 @@ def broken_reading(probe):
 
 def made_results(item, context, accuracy=lambda spec: 50.0 + spec.seed):
     return Results(
-        [(spec, made(spec, accuracy(spec), layers=LAYERS)) for spec in item.specs(context)],
-        [(probe, reading(probe)) for probe in item.probes(context)],
+        [
+            *((spec, made(spec, accuracy(spec), layers=LAYERS)) for spec in item.specs(context)),
+            *((probe, reading(probe)) for probe in item.probes(context)),
+        ]
     )
 
 
@@ -135,12 +137,12 @@ def test_every_figure_of_the_paper_that_shows_something_measured_or_real_has_an_
     assert [*wanted, "alpha"] == list(FIGURES)
     for id in wanted:
         item = load(id)
-        assert item.alias == f"figure{numbers.figure(id).number}"
-        assert (item.kind, item.title) == ("figure", numbers.figure(id).title)
+        assert item.alias == f"figure{numbers.figures()[id].number}"
+        assert (item.kind, item.title) == ("figure", numbers.figures()[id].title)
 
 
 def test_probes_name_measurements_that_exist():
-    probes = [probe for entry in catalog.entries().values() for probe in entry.load().probes(QUICK)]
+    probes = [probe for item in items.all_items().values() for probe in item.probes(QUICK)]
     assert {probe.kind for probe in probes} == set(MEASUREMENTS)
     json.dumps([probe.to_dict() for probe in probes])
 
@@ -218,8 +220,10 @@ def test_figures_of_nothing_say_so():
 def test_failed_runs_and_measurements_give_notes():
     for item in map(load, FIGURES):
         results = Results(
-            [(spec, failed(spec)) for spec in item.specs(QUICK)],
-            [(probe, broken_reading(probe)) for probe in item.probes(QUICK)],
+            [
+                *((spec, failed(spec)) for spec in item.specs(QUICK)),
+                *((probe, broken_reading(probe)) for probe in item.probes(QUICK)),
+            ]
         )
         document = item.document(QUICK, results)
         assert document.pictures == ()

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import statistics
-import subprocess
-import sys
 
 import pytest
 from made_paper import all_setups, failed, load, made, results_for, tiny_context, tiny_setup
@@ -13,8 +11,8 @@ from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import UnknownNameError
-from findtta.paper import catalog, numbers
 from findtta.paper import gather as gathering
+from findtta.paper import items, numbers
 from findtta.paper.accuracy_tables import claims_about
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.gather import gather, take
@@ -23,7 +21,7 @@ from findtta.paper.measure import measure_groups, measure_memory, measure_times
 from findtta.paper.results import Probe, Reading, Results
 from findtta.tables import Cell
 
-GROUPS = catalog.groups()
+GROUPS = items.groups()
 
 
 def table(document, start=""):
@@ -42,14 +40,13 @@ def cell(table, row, column):
 def test_every_printed_table_has_an_item_in_the_order_of_the_paper():
     items = [load(id) for id in GROUPS["tables"]]
     assert [item.id for item in items] == list(numbers.tables())
-    assert {item.alias: item.id for item in items} == numbers.aliases()
+    assert [item.alias for item in items] == [f"table{number}" for number in range(1, 14)]
 
 
 def test_every_item_asks_for_something_and_makes_a_document_of_nothing():
     context = Context.quickly()
-    for id, entry in catalog.entries().items():
-        item = entry.load()
-        assert (item.id, item.kind, bool(item.title)) == (id, entry.kind, True)
+    for id, item in items.all_items().items():
+        assert (item.id, bool(item.title)) == (id, True)
         assert item.specs(context) or item.probes(context) or id in ("threshold-more",)
         document = item.document(Context(setups=()), Results())
         assert document.id == id
@@ -58,19 +55,12 @@ def test_every_item_asks_for_something_and_makes_a_document_of_nothing():
         assert all(of_cell.mean is None for of_cell in cells)
 
 
-def test_items_are_listed_without_importing_what_makes_them():
-    code = "import sys; from findtta.paper import catalog; catalog.entries(); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert "findtta.paper.catalog" in loaded.stdout.split()
-    assert not {"torch", "findtta.paper.items", "findtta.paper.accuracy_tables"} & set(loaded.stdout.split())
-
-
 def test_names_of_items():
-    assert [item.id for item in catalog.find("wild")] == ["wild-0.1", "wild-0.01", "wild-0.005"]
-    assert [item.id for item in catalog.find("table13")] == ["lifelong-3"]
-    assert [item.id for item in catalog.find("all")] == list(GROUPS["all"])
+    assert [item.id for item in items.find("wild")] == ["wild-0.1", "wild-0.01", "wild-0.005"]
+    assert [item.id for item in items.find("table13")] == ["lifelong-3"]
+    assert [item.id for item in items.find("all")] == list(GROUPS["all"])
     with pytest.raises(UnknownNameError, match=r"Did you mean .*'main-resnet50'"):
-        catalog.find("main-resnet5")
+        items.find("main-resnet5")
 
 
 # Setups
@@ -339,7 +329,7 @@ def cost_results(item, context):
     }
     readings = [(times, reading(times, {"candidates": candidates}))]
     readings += [(probe, reading(probe, {"megabytes": 300.0 + index})) for index, probe in enumerate(memory)]
-    return Results(readings=readings)
+    return Results(readings)
 
 
 def reading(probe, value):
@@ -365,9 +355,7 @@ def test_what_cannot_be_timed_is_told():
     item, context = load("clustering"), Context(seeds=(0,))
     times, *_ = item.probes(context)
     candidates = {"find": {"ratio": 1.0, "seconds": 1.0}, "kmeans": {"error": "MissingExtraError: no sklearn"}}
-    results = results_for(item, context).also(
-        Results(readings=[(times, reading(times, {"candidates": candidates}))])
-    )
+    results = results_for(item, context).also(Results([(times, reading(times, {"candidates": candidates}))]))
     document = item.document(context, results)
     assert cell(document.tables[0], "K-means", "s per batch, here").text == "failed"
     assert "Not timed: kmeans. MissingExtraError: no sklearn" in document.notes
@@ -441,7 +429,7 @@ def test_the_group_controls_share_a_measurement_and_show_it_by_thirds():
     ]
     layers = [{"name": str(n), **{key: {"mean": n, "std": 0.0} for key in measures}} for n in range(6)]
     results = Results(
-        readings=[(probe, reading(probe, {"layers": layers, "domains": 14.8})) for probe in counts.probes(context)]
+        [(probe, reading(probe, {"layers": layers, "domains": 14.8})) for probe in counts.probes(context)]
     )
     sizes, streams = counts.document(context, results).tables
     assert [row.cells[1].mean for row in sizes.rows] == [0.5, 2.5, 4.5] * 3
@@ -486,16 +474,16 @@ def test_what_is_there_is_not_computed_again(tmp_path, calls):
     item, context, store = one_run(), tiny_context(), Store(tmp_path)
     steps = []
     results = gather([item, item], context, store, progress=lambda *step: steps.append(step))
-    (first, second) = (results.run(spec) for spec in item.specs(context))
+    (first, second) = (results.get(spec) for spec in item.specs(context))
     assert first == second
     assert len(store.digests()) == 1
     (probe,) = item.probes(context)
-    assert results.reading(probe).value == {"calls": 2, "domains": ["fog@5"]}
+    assert results.get(probe).value == {"calls": 2, "domains": ["fog@5"]}
     assert any(what.startswith("find on static of shapes") for what, _, _ in steps)
     stamp = next(tmp_path.glob("*.json")).stat().st_mtime_ns
     again = gather([item], context, store)
     assert next(tmp_path.glob("*.json")).stat().st_mtime_ns == stamp
-    assert again.reading(probe) == results.reading(probe)
+    assert again.get(probe) == results.get(probe)
     assert len(calls) == 1
 
 

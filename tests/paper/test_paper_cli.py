@@ -9,7 +9,7 @@ from made_paper import HERE, NET
 from findtta.bench.store import Store
 from findtta.cli import paper
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
-from findtta.paper import catalog
+from findtta.paper import items
 
 SMALL = ["--model", NET, "--data-option", "count=24", "--batch-size", "16", "--seeds", "0"]
 
@@ -30,7 +30,7 @@ def command(*words):
 def test_the_list_has_every_item(capsys):
     assert command("--list") == 0
     words = capsys.readouterr().out.split()
-    assert set(catalog.entries()) <= set(words)
+    assert set(items.all_items()) <= set(words)
     assert {"table1", "table13"} <= {word.rstrip(",") for word in words}
 
 

@@ -17,10 +17,9 @@ from findtta.cli.main import INTERRUPTED
 from findtta.cli.output import print_text, progress_bar, tell
 from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
-from findtta.paper import catalog
 from findtta.paper.context import NONE, Context, Setup, make_setup, read_setups
 from findtta.paper.gather import gather
-from findtta.paper.items import Item
+from findtta.paper.items import Item, all_items, find, groups
 from findtta.paper.results import Results
 from findtta.tables import render
 
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "item",
         nargs="*",
         metavar="ITEM",
-        help=f"such as table1, main-resnet50, or {', '.join(catalog.groups())} (see --list)",
+        help=f"such as table1, main-resnet50, or {', '.join(groups())} (see --list)",
     )
     parser.add_argument("--list", action="store_true", help="list the items")
     setups = parser.add_argument_group(
@@ -70,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_text(_listed())
         return 0
     if not arguments.item:
-        raise OptionError(f"item must be given: an item (see --list), or one of {', '.join(catalog.groups())}.")
-    chosen = list({item.id: item for name in arguments.item for item in catalog.find(name)}.values())
+        raise OptionError(f"item must be given: an item (see --list), or one of {', '.join(groups())}.")
+    chosen = list({item.id: item for name in arguments.item for item in find(name)}.values())
     setups = _setups(arguments)
     settings = {**given(arguments, Context), "command": _command(arguments)}
     settings |= {"setups": setups} if setups else {}
@@ -114,9 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _listed() -> str:
-    rows = [(entry.id, entry.alias or "-", entry.kind, entry.title) for entry in catalog.entries().values()]
-    groups = [f"{name}: {len(members)} items" for name, members in catalog.groups().items()]
-    return f"{render(('item', 'in the paper', 'kind', 'what it shows'), rows)}\n\n{'; '.join(groups)}"
+    rows = [(item.id, item.alias or "-", item.kind, item.title) for item in all_items().values()]
+    counts = [f"{name}: {len(members)} items" for name, members in groups().items()]
+    return f"{render(('item', 'in the paper', 'kind', 'what it shows'), rows)}\n\n{'; '.join(counts)}"
 
 
 def _setups(arguments: argparse.Namespace) -> tuple[Setup, ...]:

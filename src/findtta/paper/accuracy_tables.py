@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +12,15 @@ from findtta.bench import Result
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.paper import numbers
 from findtta.paper.context import Context, Setup
-from findtta.paper.items import Item
+from findtta.paper.items import Item, table
 from findtta.paper.notes import display
 from findtta.paper.numbers import COMPARISONS, DATASETS, SIDE_BY_SIDE, Cells, Claim, PaperColumn, PaperRow
 from findtta.paper.results import Results, Study
-from findtta.tables import Cell, Column, Row, Table
+from findtta.tables import Cell, Column, Table
 
 #: The paper's names of streams.
-STREAM_TITLES: Mapping[str, str] = {
-    "crossmix": "CrossMix",
-    "random": "Random",
-    "shuffle": "Shuffle",
-    "static": "Static",
-}
-_STREAMS: Mapping[str, str] = {
+STREAM_TITLES = {"crossmix": "CrossMix", "random": "Random", "shuffle": "Shuffle", "static": "Static"}
+_STREAMS = {
     "random": "random:variant=paper",
     "wild": "wild:delta={delta},variant=paper",
     "lifelong": "lifelong:rounds={rounds}",
@@ -44,21 +38,17 @@ def stream_of(scenario: str, **settings: Any) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class AccuracyTable(Item):
-    """A printed table of accuracies.
+    """A printed table of accuracies."""
 
-    Attributes:
-        complete: Whether methods that the paper compares elsewhere get a row as well.
-        extend: Whether available datasets that the table does not have get a column as well.
-    """
-
-    complete: bool = True
-    extend: bool = False
+    complete: bool = True  # methods that the paper compares elsewhere get a row as well
+    extend: bool = False  # available datasets that the table does not have get a column as well
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.paper = numbers.table(self.id)
         self.network = str(self.paper.settings["model"])
-        settings = [self._settings(column) for column in self.paper.columns if not column.average_of]
-        self.places = tuple(dict.fromkeys((known["dataset"], self.network) for known in settings))
+        measured = [column for column in self.paper.columns if not column.average_of]
+        self.places = list(dict.fromkeys((column.settings["dataset"], self.network) for column in measured))
 
     def tables(self, study: Study) -> list[Table]:
         """Return the table in parts that fit a page."""
@@ -69,35 +59,35 @@ class AccuracyTable(Item):
         return [self._part(study, name, columns) for name, columns in parts.items()]
 
     def claims(self, study: Study) -> list[Table]:
-        return claims_table(self.id, functools.partial(get_cell, study))
+        return claims_table(self.id, lambda *place: _claimed(study, *place))
 
     def rows(self, context: Context) -> list[PaperRow]:
         """Return the rows to run: those of the paper, then methods that it has elsewhere."""
-        main = numbers.table("main-resnet50")
-        others = [main.row(method) for method in self.paper.absent if self.complete]
-        rows = list(self.paper.rows) + [
-            PaperRow(name=row.name, printed=row.printed, method=row.method, options=row.options) for row in others
-        ]
+        others = [numbers.table("main-resnet50").row(method) for method in self.paper.absent if self.complete]
+        rows = [*self.paper.rows, *(dataclasses.replace(row, values={}, spreads={}) for row in others)]
         return [row for row in rows if context.wants(row.name) or context.wants(row.method)]
 
     def cell(
-        self, study: Study, row: PaperRow, column: PaperColumn, read: Callable[[Result], float] | None = None
+        self,
+        study: Study,
+        row: PaperRow,
+        column: PaperColumn,
+        read: Callable[[Result], float] = lambda result: result.accuracy,
     ) -> Cell:
         """Return a cell with the paper's number and ours: the accuracy, or what ``read`` takes from a result."""
         paper, spread = row.values.get(column.name), row.spreads.get(column.name)
         if column.average_of:
             cells = [self.cell(study, row, self.paper.column(name)) for name in column.average_of]
             return Cell(values=mean_values(cell.values for cell in cells), paper=paper, spread=spread)
-        settings = self._settings(column)
-        count = settings.get("domains", len(MAIN_CORRUPTIONS))
+        count = column.settings.get("domains", len(MAIN_CORRUPTIONS))
         return study.cell(
             self._setup(study.context, column),
-            read or (lambda result: result.accuracy),
+            read,
             paper=paper,
             spread=spread,
             method=row.method,
-            options=dict(row.options),
-            stream=stream_of(**settings),
+            options=row.options,
+            stream=stream_of(**column.settings),
             domains=None if count == len(MAIN_CORRUPTIONS) else MAIN_CORRUPTIONS[:count],
         )
 
@@ -117,65 +107,58 @@ class AccuracyTable(Item):
         if left_out:
             notes.append(f"Left out here: {', '.join(left_out)}.")
         notes += [
-            f"The paper's {self.row_title(self.paper.row(erratum.row))} in {erratum.column} is printed as "
-            f"{erratum.printed:.2f}, but its cells give {erratum.recomputed:.2f}."
+            f"The paper's {self.row_title(self.paper.row(erratum['row']))} in {erratum['column']} is printed as "
+            f"{erratum['printed']:.2f}, but its cells give {erratum['recomputed']:.2f}."
             for erratum in self.paper.errata
         ]
         return [*notes, *(f"The paper's table: {note}" for note in self.paper.notes)]
 
-    def _settings(self, column: PaperColumn) -> dict[str, Any]:
-        return {**self.paper.settings, **column.settings}
-
     def _setup(self, context: Context, column: PaperColumn) -> Setup | None:
-        return context.find(self._settings(column)["dataset"], self.network)
+        return context.find(column.settings["dataset"], self.network)
 
     def _added(self, context: Context) -> list[PaperColumn]:
         """Return columns of available datasets that the table lacks, if it is extended by them."""
         known = {dataset for dataset, _ in self.places}
-        more = [
-            setup for setup in context.for_network(self.network) if self.extend and setup.stands_for not in known
-        ]
+        more = [setup.stands_for for setup in context.for_network(self.network) if self.extend]
         first = self.paper.columns[0]
         return [
-            PaperColumn(
-                name=f"{self.paper.settings['scenario']}/{setup.stands_for}",
-                printed=DATASETS[setup.stands_for],
-                unit=first.unit,
-                settings={**first.settings, "dataset": setup.stands_for},
+            dataclasses.replace(
+                first,
+                name=f"{self.paper.settings['scenario']}/{dataset}",
+                printed=DATASETS[dataset],
+                settings={**first.settings, "dataset": dataset},
             )
-            for setup in more
+            for dataset in more
+            if dataset not in known
         ]
 
-    def _measured(self, context: Context) -> list[PaperColumn]:
-        """Return the columns to run: those of available datasets."""
-        columns = [column for column in self.paper.columns if not column.average_of] + self._added(context)
-        return [column for column in columns if self._setup(context, column) is not None]
-
     def _shown(self, context: Context) -> list[PaperColumn]:
-        """Return the columns to show: of the paper's those that are run, or all of them if none is."""
-        run = {column.name for column in self._measured(context)}
+        """Return the columns to show: of the paper's those of available datasets, or all of them if none is."""
+        run = {
+            column.name for column in self.paper.columns if not column.average_of and self._setup(context, column)
+        }
         printed = [column for column in self.paper.columns if run.issuperset(column.average_of or (column.name,))]
         return (printed or list(self.paper.columns)) + self._added(context)
 
     def _part(self, study: Study, name: str, columns: list[PaperColumn]) -> Table:
         scenario = str(self.paper.settings.get("scenario", name))
         title = STREAM_TITLES.get(name) or DATASETS.get(name) or STREAM_TITLES.get(scenario)
-        return Table(
-            title=f"{title}, accuracy in %" if title else f"{self.title}, in %",
-            row_titles=("method",),
-            columns=tuple(self._heading(study.context, column) for column in columns),
-            rows=tuple(
-                Row((self.row_title(row),), tuple(self.cell(study, row, column) for column in columns))
+        return table(
+            f"{title}, accuracy in %" if title else f"{self.title}, in %",
+            "method",
+            [self._heading(study.context, column) for column in columns],
+            {
+                self.row_title(row): [self.cell(study, row, column) for column in columns]
                 for row in self.rows(study.context)
-            ),
+            },
         )
 
     def _heading(self, context: Context, column: PaperColumn) -> Column:
         if column.average_of:
             return Column(title="average", kind="compared", unit=column.unit)
-        settings, setup = self._settings(column), self._setup(context, column)
+        settings, setup = column.settings, self._setup(context, column)
         title = setup.title if setup else DATASETS[settings["dataset"]]
-        if "domains" in column.settings:
+        if settings.get("domains") != self.paper.settings.get("domains"):
             title = f"{title}, {settings['domains']} domains"
         return Column(title=title, kind="compared" if column in self.paper.columns else "ours", unit=column.unit)
 
@@ -184,32 +167,26 @@ class LifelongTable(AccuracyTable):
     """Accuracy of the whole stream beside the printed one, then of every round."""
 
     def tables(self, study: Study) -> list[Table]:
-        rounds = [self._rounds(study, column) for column in self._measured(study.context)]
+        rounds = []
+        for column in self.paper.columns:
+            setup = None if column.average_of else self._setup(study.context, column)
+            rounds += [self._rounds(study, column, setup)] if setup else []
         return super().tables(study) + rounds
 
-    def _rounds(self, study: Study, column: PaperColumn) -> Table:
-        setup = self._setup(study.context, column)
-        last = int(column.settings["rounds"]) - 1
-        rows = []
-        for row in self.rows(study.context):
-            cells = [
-                self.cell(study, row, column, functools.partial(_of_round, number)) for number in range(last + 1)
-            ]
-            ours = [dataclasses.replace(cell, paper=None) for cell in cells[:last]]
-            rows.append(Row((self.row_title(row),), (*ours, cells[last])))
-        return Table(
-            title=f"{setup.title if setup else ''}, accuracy of every round in %, the last one beside the paper's",
-            row_titles=("method",),
-            columns=(
-                *(Column(title=f"round {number}") for number in range(1, last + 1)),
-                Column(title=f"round {last + 1}", kind="compared"),
-            ),
-            rows=tuple(rows),
+    def _rounds(self, study: Study, column: PaperColumn, setup: Setup) -> Table:
+        count = int(column.settings["rounds"])
+
+        def cell(row: PaperRow, number: int) -> Cell:
+            found = self.cell(study, row, column, lambda result: result.per_round[number - 1])
+            return found if number == count else dataclasses.replace(found, paper=None)
+
+        numbered = range(1, count + 1)
+        return table(
+            f"{setup.title}, accuracy of every round in %, the last one beside the paper's",
+            "method",
+            [Column(title=f"round {one}", kind="compared" if one == count else "ours") for one in numbered],
+            {self.row_title(row): [cell(row, one) for one in numbered] for row in self.rows(study.context)},
         )
-
-
-def _of_round(number: int, result: Result) -> float:
-    return result.per_round[number]
 
 
 def mean_values(values: Iterable[Mapping[int, float]]) -> dict[int, float]:
@@ -217,15 +194,6 @@ def mean_values(values: Iterable[Mapping[int, float]]) -> dict[int, float]:
     known = list(values)
     seeds = sorted(set.intersection(*map(set, known))) if known else []
     return {seed: statistics.fmean(one[seed] for one in known) for seed in seeds}
-
-
-def get_cell(study: Study, table: str, row: str, column: str) -> Cell:
-    """Return a cell of a printed table of accuracies, or of several side by side."""
-    for name in SIDE_BY_SIDE.get(table, (table,)):
-        item = AccuracyTable(id=name, title="", kind="table")
-        if column in {known.name for known in item.paper.columns}:
-            return item.cell(study, item.paper.row(row), item.paper.column(column))
-    return Cell()
 
 
 # Claims: the numbers that the paper gives in its text
@@ -245,32 +213,29 @@ def claims_table(table_id: str, get: GetCell) -> list[Table]:
 
     Where setups stand for some of the cells of a claim only, the paper's number is of the same cells as ours.
     """
-    rows = []
+    rows = {}
     for claim in claims_about(table_id):
         stated = f"{claim.low:g}" if claim.low == claim.high else f"{claim.low:g} to {claim.high:g}"
-        rows.append(Row((f"{claim.says} ({claim.unit})",), (Cell(text=stated), _compared(claim, get))))
-    if not rows:
-        return []
-    return [
-        Table(
-            title="What the paper's text says of it, and what the available cells give",
-            row_titles=("claim",),
-            columns=(
-                Column(title="stated", kind="text", unit=""),
-                Column(title="by the tables", kind="compared", unit=""),
-            ),
-            rows=tuple(rows),
-        )
-    ]
+        rows[f"{claim.says} ({claim.unit})"] = (Cell(text=stated), _compared(claim, get))
+    columns = (
+        Column(title="stated", kind="text", unit=""),
+        Column(title="by the tables", kind="compared", unit=""),
+    )
+    title = "What the paper's text says of it, and what the available cells give"
+    return [table(title, "claim", columns, rows)] if rows else []
+
+
+def _claimed(study: Study, table_id: str, row: str, column: str) -> Cell:
+    item = AccuracyTable(id=table_id, kind="table")
+    return item.cell(study, item.paper.row(row), item.paper.column(column))
 
 
 def _compared(claim: Claim, get: GetCell) -> Cell:
-    assert claim.left is not None
-    assert claim.right is not None
     compare = COMPARISONS[claim.compare]
     lefts, rights = (
         [get(side.table, side.method, column) for column in _measured_columns(side)]
         for side in (claim.left, claim.right)
+        if side is not None
     )
     available = [pair for pair in zip(lefts, rights, strict=True) if pair[0].values and pair[1].values]
     own, base = (mean_values(pair[side].values for pair in available) for side in (0, 1))
@@ -286,5 +251,6 @@ def _compared(claim: Claim, get: GetCell) -> Cell:
 
 def _measured_columns(cells: Cells) -> list[str]:
     """Return the columns that were measured behind some cells: for averages those that they are averages of."""
-    parts = {column.name: column.average_of or (column.name,) for column in numbers.table(cells.table).columns}
-    return [part for column in cells.columns for part in parts[column]]
+    paper = numbers.table(cells.table)
+    parts: list[Sequence[str]] = [paper.column(name).average_of or (name,) for name in cells.columns]
+    return [name for part in parts for name in part]

@@ -118,20 +118,15 @@ class Context(Options):
 
     def spec(self, setup: Setup, **settings: Any) -> RunSpec:
         """Return a run with a setup; the seed is the first one unless the settings have another."""
-        return RunSpec(
-            **{
-                "data": setup.data,
-                "data_options": setup.data_options,
-                "model": setup.model,
-                "weights": setup.weights,
-                "normalization": setup.normalization,
-                "images": setup.images if self.images is None else self.images,
-                "batch_size": self.batch_size,
-                "device": self.device,
-                "seed": self.seeds[0],
-                **settings,
-            }
-        )
+        shared = ("data", "data_options", "model", "weights", "normalization")
+        defaults = {
+            **{name: getattr(setup, name) for name in shared},
+            "images": setup.images if self.images is None else self.images,
+            "batch_size": self.batch_size,
+            "device": self.device,
+            "seed": self.seeds[0],
+        }
+        return RunSpec(**{**defaults, **settings})
 
     def specs(self, setup: Setup, **settings: Any) -> list[RunSpec]:
         """Return a run for every seed; ``options`` may be a function of the seed."""
@@ -157,11 +152,7 @@ def is_dataset(name: str, dataset: str) -> bool:
 
 
 def make_setup(fields: Mapping[str, Any]) -> Setup:
-    """Return a setup; the name of the data tells what it stands for if the fields do not.
-
-    Args:
-        fields: Fields as files have them; ``as`` is short for ``stands_for``.
-    """
+    """Return a setup of the fields of a file; without ``as`` the name of the data tells what it stands for."""
     given = {("stands_for" if name == "as" else name): value for name, value in fields.items()}
     for name in given:
         require_known("a field of a setup", name, [entry.name for entry in dataclasses.fields(Setup)])
@@ -187,12 +178,8 @@ def read_setups(path: Path) -> tuple[Setup, ...]:
         raise InputError(f"--setup: {str(path)!r} cannot be read ({error.strerror or error}).") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"--setup: {str(path)!r} is not valid TOML: {error}.") from error
-    tables = content.get("setup")
-    if (
-        set(content) != {"setup"}
-        or not isinstance(tables, list)
-        or not all(isinstance(one, dict) for one in tables)
-    ):
+    tables = content.pop("setup", None)
+    if content or not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         raise InputError(f"--setup: {str(path)!r} must have tables [[setup]] and nothing else.")
     try:
         return tuple(make_setup(_relative_to(path.parent, fields)) for fields in tables)

@@ -6,19 +6,19 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from findtta.data.dataset import CLEAN
 from findtta.paper import numbers
 from findtta.paper.accuracy_tables import STREAM_TITLES, stream_of
 from findtta.paper.context import Setup
 from findtta.paper.feature_figures import measured_groups
-from findtta.paper.items import Item
+from findtta.paper.items import Item, table
 from findtta.paper.measure import FEATURES, TRUTHS
 from findtta.paper.notes import display
 from findtta.paper.numbers import METHODS
-from findtta.paper.results import FAILED, Reading, Study
-from findtta.tables import Cell, Column, Row, Table
+from findtta.paper.results import Reading, Study
+from findtta.tables import Cell, Column, Table
 
 PARTS = ("first third of the layers", "middle third", "last third")
 BATCH_SIZES = (32, 64, 128)
@@ -28,110 +28,86 @@ _CLAIMED_GROUPS = ("slightly over 15", "about 15", "about 10")  # by the paper, 
 
 @dataclass(kw_only=True, eq=False)
 class Control(Item):
-    """A control of a claim of the paper.
+    """A control of a claim of the paper."""
 
-    Attributes:
-        figures: The figures of the paper whose claims it is about.
-        claim: The claim of its text that it is about.
-        comment: What else the paper says or lacks about that.
-    """
-
-    figures: Sequence[str] = ()
-    claim: str = ""
-    comment: str = ""
+    figures: Sequence[str] = ()  # the figures of the paper whose claims it is about
+    claim: str = ""  # the claim of its text that it is about
+    comment: str = ""  # what else the paper says or lacks about that
 
     def paper_notes(self) -> list[str]:
-        claims = [(numbers.figure(id).claim, f"Figure {numbers.figure(id).number}") for id in self.figures]
+        figures = [numbers.figures()[id] for id in self.figures]
+        claims = [(figure.claim, f"Figure {figure.number}") for figure in figures]
         if self.claim:
-            claim = numbers.claim(self.claim)
+            claim = numbers.claims()[self.claim]
             stated = f"{claim.low:g} {claim.unit} " if claim.unit == "points" else ""
             claims.append((f"{stated}{claim.says}", claim.where))
         return [f"The paper says: {says} ({where}) {self.comment}".strip() for says, where in claims]
 
-    def tables(self, study: Study) -> list[Table]:
-        return [table for setup in self.setups(study) for table in self.tables_of(study, setup)]
 
-    def tables_of(self, study: Study, setup: Setup) -> list[Table]:
-        """Return the tables of a setup."""
-        raise NotImplementedError
+def part_table(title: str, columns: Mapping[str, Sequence[Cell]], decimals: int) -> Table:
+    """Return a table with a row for each part of the model, of columns by their titles."""
+    headings = [Column(title=name, unit="", decimals=decimals) for name in columns]
+    return table(
+        title, "part of the model", headings, dict(zip(PARTS, zip(*columns.values(), strict=True), strict=True))
+    )
 
 
-def part_means(reading: Reading | None, measure: str) -> list[Cell]:
+def part_means(reading: Reading, measure: str) -> list[Cell]:
     """Return the mean of a measure of groups over the layers of each part of the model."""
-    if reading is None or not reading.is_done:
-        return [Cell(text=FAILED if reading else "")] * len(PARTS)
-    layers = reading.value["layers"]
+    layers = reading.value.get("layers", [])
     cuts = [round(len(layers) * part / len(PARTS)) for part in range(len(PARTS) + 1)]
     means = [[layer[measure]["mean"] for layer in layers[start:end]] for start, end in itertools.pairwise(cuts)]
-    seed = int(reading.probe["spec"]["seed"])
-    return [Cell(values={seed: statistics.fmean(part)} if part else {}) for part in means]
-
-
-def part_rows(columns: Sequence[Sequence[Cell]]) -> tuple[Row, ...]:
-    """Return a row for each part of the model."""
-    return tuple(Row((part,), tuple(cells)) for part, *cells in zip(PARTS, *columns, strict=True))
+    return [reading.cell(statistics.fmean(part) if part else None) for part in means]
 
 
 class GroupCountControl(Control):
     """How many groups LFD finds where there are none, and how their number depends on the batch size."""
 
-    titles: Mapping[str, str] = {"real": "features", "shuffled": "shuffled features", "noise": "noise"}
+    titles: ClassVar = {"real": "features", "shuffled": "shuffled features", "noise": "noise"}
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
-        rows = []
+        rows = {}
         for size in BATCH_SIZES:
             reading = measured_groups(study, setup, "crossmix", size)
             claimed = [Cell(text=text if size == _PAPER_SIZE else "") for text in _CLAIMED_GROUPS]
-            found = part_rows([claimed, *(part_means(reading, f"groups_{feature}") for feature in FEATURES)])
-            rows += [Row((f"B {size}, {row.titles[0]}",), row.cells) for row in found]
-        by_size = Table(
-            title=f"{setup.title}, CrossMix, groups per batch of B images",
-            row_titles=("batch and part of the model",),
-            columns=(
+            found = (part_means(reading, f"groups_{feature}") for feature in FEATURES)
+            for part, *cells in zip(PARTS, claimed, *found, strict=True):
+                rows[f"B {size}, {part}"] = cells
+        by_size = table(
+            f"{setup.title}, CrossMix, groups per batch of B images",
+            "batch and part of the model",
+            (
                 Column(title="paper", kind="text", unit=""),
                 *(Column(title=self.titles[feature], unit="", decimals=1) for feature in FEATURES),
             ),
-            rows=tuple(rows),
+            rows,
         )
-        readings = {one: measured_groups(study, setup, one, _PAPER_SIZE) for one in ("crossmix", "static")}
-        by_stream = Table(
-            title=f"{setup.title}, groups per batch of {_PAPER_SIZE} images",
-            row_titles=("part of the model",),
-            columns=tuple(
-                Column(title=f"{STREAM_TITLES[stream]}, {_domains(reading)}", unit="", decimals=1)
-                for stream, reading in readings.items()
-            ),
-            rows=part_rows([part_means(reading, "groups_real") for reading in readings.values()]),
-        )
-        return [by_size, by_stream]
-
-
-def _domains(reading: Reading | None) -> str:
-    known = reading is not None and "domains" in reading.value
-    return f"{reading.value['domains']:.1f} domains a batch" if reading and known else "domains not counted"
+        columns = {}
+        for stream in ("crossmix", "static"):
+            reading = measured_groups(study, setup, stream, _PAPER_SIZE)
+            domains = reading.value.get("domains")
+            counted = "domains not counted" if domains is None else f"{domains:.1f} domains a batch"
+            columns[f"{STREAM_TITLES[stream]}, {counted}"] = part_means(reading, "groups_real")
+        title = f"{setup.title}, groups per batch of {_PAPER_SIZE} images"
+        return [by_size, part_table(title, columns, decimals=1)]
 
 
 class AgreementControl(Control):
     """Whether groups are domains or classes: purity and mutual information, beside those of random groups."""
 
-    measures: Mapping[str, str] = {"purity": "purity", "nmi": "normalized mutual information"}
+    measures: ClassVar = {"purity": "purity", "nmi": "normalized mutual information"}
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
         reading = measured_groups(study, setup, "crossmix", _PAPER_SIZE)
-        columns = {
-            f"{truth}{suffix}": f"{truth}{title}"
-            for truth in TRUTHS
-            for suffix, title in (("", ""), ("_chance", ", by chance"))
-        }
-        return [
-            Table(
-                title=f"{setup.title}, CrossMix, batches of {_PAPER_SIZE}, {name} (0 to 1)",
-                row_titles=("part of the model",),
-                columns=tuple(Column(title=title, unit="", decimals=3) for title in columns.values()),
-                rows=part_rows([part_means(reading, f"{measure}_{column}") for column in columns]),
-            )
-            for measure, name in self.measures.items()
-        ]
+        tables = []
+        for measure, name in self.measures.items():
+            columns = {}
+            for truth in TRUTHS:
+                columns[truth] = part_means(reading, f"{measure}_{truth}")
+                columns[f"{truth}, by chance"] = part_means(reading, f"{measure}_{truth}_chance")
+            title = f"{setup.title}, CrossMix, batches of {_PAPER_SIZE}, {name} (0 to 1)"
+            tables.append(part_table(title, columns, decimals=3))
+        return tables
 
 
 class GroupingControl(Control):
@@ -139,7 +115,7 @@ class GroupingControl(Control):
 
     streams = ("crossmix", "random", "static")
     #: For each row the partitioner, or a method that the paper compares.
-    groupings: Mapping[str, str] = {
+    groupings: ClassVar = {
         "Source": "source",
         "TBN": "tbn",
         "whole batch, alpha as FIND": "none",
@@ -154,23 +130,21 @@ class GroupingControl(Control):
             for name, grouping in self.groupings.items()
         }
         titles = [STREAM_TITLES[stream] for stream in self.streams]
-        accuracies = Table(
-            title=f"{setup.title}, accuracy in %",
-            row_titles=("groups",),
-            columns=tuple(
-                Column(title=title, kind="ours" if title == "Static" else "compared") for title in titles
-            ),
-            rows=tuple(Row((name,), tuple(of_row)) for name, of_row in cells.items()),
+        accuracies = table(
+            f"{setup.title}, accuracy in %",
+            "groups",
+            (Column(title=title, kind="ours" if title == "Static" else "compared") for title in titles),
+            cells,
         )
-        gains = Table(
-            title=f"{setup.title}, gain of FIND over each, in points",
-            row_titles=("FIND over",),
-            columns=tuple(Column(title=title, unit="points") for title in titles),
-            rows=tuple(
-                Row((name,), tuple(minus(*pair) for pair in zip(cells["FIND"], of_row, strict=True)))
+        gains = table(
+            f"{setup.title}, gain of FIND over each, in points",
+            "FIND over",
+            (Column(title=title, unit="points") for title in titles),
+            {
+                name: [minus(*pair) for pair in zip(cells["FIND"], of_row, strict=True)]
                 for name, of_row in cells.items()
                 if name != "FIND"
-            ),
+            },
         )
         return [accuracies, gains]
 
@@ -202,25 +176,25 @@ class CleanControl(Control):
     """What adaptation costs where there is nothing to adapt to: clean and mostly clean streams."""
 
     longer = 10  # times as many images per domain, so that streams with one domain are not much shorter
-    streams: Mapping[str, Mapping[str, Any]] = {
+    streams: ClassVar[dict[str, dict[str, Any]]] = {
         "clean": {"stream": "crossmix", "domains": (CLEAN,)},
         "nine tenths clean": {"stream": "mostly-clean:fraction=0.9"},
         "all corrupted (CrossMix)": {"stream": "crossmix"},
     }
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
-        columns, rows = [], []
+        columns = []
+        rows: dict[str, list[Cell]] = {}
         for name in self.streams:
             columns += [Column(title=name), Column(title="against Source", unit="points")]
         for method in METHODS:
             if study.context.wants(method) or method == "source":
-                cells = []
+                cells = rows[display(method)] = []
                 for stream in self.streams:
                     own, source = (self._cell(study, setup, stream, name) for name in (method, "source"))
                     cells += [own, minus(own, source)]
-                rows.append(Row((display(method),), tuple(cells)))
         title = f"{setup.title}, accuracy in %, and points against the source model"
-        return [Table(title=title, row_titles=("method",), columns=tuple(columns), rows=tuple(rows))]
+        return [table(title, "method", columns, rows)]
 
     def _cell(self, study: Study, setup: Setup, stream: str, method: str) -> Cell:
         settings = dict(self.streams[stream])

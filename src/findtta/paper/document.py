@@ -82,12 +82,9 @@ class Document:
         parts = [self.title, "=" * len(self.title)]
         for table in self.tables:
             parts += ["", table.title, "", table.text()]
-        for title, lines in (("notes", self.notes), ("made from", self._provenance_lines())):
-            if lines:
-                wrapped = (
-                    textwrap.wrap(line, _WIDTH, initial_indent="- ", subsequent_indent="  ") for line in lines
-                )
-                parts += ["", f"{title}:", *("\n".join(part) for part in wrapped)]
+        for title, lines in self._lists().items():
+            parts += ["", f"{title.lower()}:"]
+            parts += [textwrap.fill(f"- {line}", _WIDTH, subsequent_indent="  ") for line in lines]
         return "\n".join(parts)
 
     def markdown(self) -> str:
@@ -97,14 +94,14 @@ class Document:
             parts += [f"**{escape_markdown(table.title)}**", "", table.markdown(), ""]
         for picture in self.pictures:
             parts += [f"![{escape_markdown(picture.title)}]({self._stem(picture)}.svg)", ""]
-        for title, lines in (("Notes", self.notes), ("Made from", self._provenance_lines())):
-            if lines:
-                parts += [f"{title}:", "", *(f"- {escape_markdown(line)}" for line in lines), ""]
+        for title, lines in self._lists().items():
+            parts += [f"{title}:", "", *(f"- {escape_markdown(line)}" for line in lines), ""]
         return "\n".join(parts)
 
     def latex(self) -> str:
         """Return the tables as LaTeX, for the package ``booktabs``, with the notes as comments."""
-        comments = [" ".join(f"% {line}".splitlines()) for line in (*self.notes, *self._provenance_lines())]
+        lines = [line for of_list in self._lists().values() for line in of_list]
+        comments = [" ".join(f"% {line}".splitlines()) for line in lines]
         tables = [
             table.latex(f"{self.title}. {table.title}", f"{self.id}-{number}")
             for number, table in enumerate(self.tables, start=1)
@@ -129,11 +126,14 @@ class Document:
     def _stem(self, picture: Picture) -> str:
         return f"{self.id}-{picture.name}" if picture.name else self.id
 
-    def _provenance_lines(self) -> list[str]:
+    def _lists(self) -> dict[str, Sequence[str]]:
+        """Return the notes and what the numbers come from, by their titles, where there are any."""
+        lists = {"Notes": self.notes, "Made from": self._origin() if self.provenance else ()}
+        return {title: lines for title, lines in lists.items() if lines}
+
+    def _origin(self) -> list[str]:
         """Return in words what the numbers come from; the JSON has all of it."""
         record = self.provenance
-        if not record:
-            return []
         seeds = ", ".join(map(str, record["seeds"]))
         lines = [
             f"findtta {record['findtta']}; seeds {seeds}; batches of {record['batch_size']}; {record['device']}"

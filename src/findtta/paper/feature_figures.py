@@ -17,7 +17,7 @@ from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
 from findtta.paper.accuracy_tables import STREAM_TITLES, stream_of
 from findtta.paper.context import RESNET, Context, Setup
 from findtta.paper.document import Picture, picture
-from findtta.paper.items import FigureItem
+from findtta.paper.items import Item
 from findtta.paper.results import Reading, Results, Study
 from findtta.paper.sweep_figures import panel_title
 from findtta.plots import Panel, Series
@@ -37,7 +37,7 @@ _LEGEND_COLUMNS = 5
 _INCHES = 9.0
 
 
-def measured_groups(study: Study, setup: Setup, stream: str, batch_size: int) -> Reading | None:
+def measured_groups(study: Study, setup: Setup, stream: str, batch_size: int) -> Reading:
     """Return the measurement of groups in a stream."""
     settings = {"batches": GROUP_BATCHES_QUICK if study.context.quick else GROUP_BATCHES}
     return study.reading("groups", setup, settings, method="find", stream=stream, batch_size=batch_size)
@@ -53,7 +53,7 @@ def mean_over_runs(runs: Sequence[Result], field: str) -> dict[int, float]:
     return found
 
 
-class GroupCounts(FigureItem):
+class GroupCounts(Item):
     """How many groups every layer has in the dynamic streams, with the number in noise beside it."""
 
     streams = ("crossmix", "random", "shuffle")
@@ -63,29 +63,18 @@ class GroupCounts(FigureItem):
         counted = " or ".join(f"{count:,}" for count in batches)
         return [f"Bands are one standard deviation over {counted} batches; the paper: 1,000."] if batches else []
 
-    def panels(self, study: Study) -> list[Panel]:
-        return [
-            Panel(
-                title=setup.title,
-                x="BatchNorm layer",
-                y="groups in a batch",
-                series=tuple(self._series(study, setup)),
-                style="bands",
-            )
-            for setup in self.setups(study)
-        ]
-
-    def _series(self, study: Study, setup: Setup) -> list[Series]:
+    def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
         series = []
         for stream in self.streams:
             runs = study.done(setup, method="find", stream=stream_of(stream))
             means, stds = (mean_over_runs(runs, field) for field in ("groups_mean", "groups_std"))
             spread = tuple(stds.get(place, 0.0) for place in means)
             series.append(_layer_series(STREAM_TITLES[stream], means, STREAM_TITLES[stream], spread))
-        reading = measured_groups(study, setup, "crossmix", study.context.batch_size)
-        counts = [layer["groups_noise"]["mean"] for layer in reading.value.get("layers", [])] if reading else []
+        layers = measured_groups(study, setup, "crossmix", study.context.batch_size).value.get("layers", [])
+        counts = [layer["groups_noise"]["mean"] for layer in layers]
         noise = dict(enumerate(count for count in counts if math.isfinite(count)))
-        return [one for one in (*series, _layer_series("noise", noise, "noise")) if one.x]
+        shown = tuple(one for one in (*series, _layer_series("noise", noise, "noise")) if one.x)
+        return [Panel(title=setup.title, x="BatchNorm layer", y="groups in a batch", series=shown, style="bands")]
 
 
 def _layer_series(
@@ -94,7 +83,7 @@ def _layer_series(
     return Series(name=name, look=look, x=tuple(map(float, values)), y=(*values.values(),), spread=spread)
 
 
-class Sensitivity(FigureItem):
+class Sensitivity(Item):
     """The sensitivity score of every layer, and how it depends on the length of the cold start."""
 
     def notes(self, context: Context, results: Results) -> list[str]:
@@ -106,13 +95,12 @@ class Sensitivity(FigureItem):
         left_out = [name for name, length in lengths.items() if length in unfinished]
         return [f"Left out, since a stream ends before: {', '.join(left_out)}."] if left_out else []
 
+    def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
+        runs = study.done(setup, method="find-star")
+        return [_score_panel(panel_title(setup, network), {"score": runs}, "find-star")]
+
     def panels(self, study: Study) -> list[Panel]:
-        panels = [
-            _score_panel(
-                panel_title(setup, network), {"score": study.done(setup, method="find-star")}, "find-star"
-            )
-            for (_, network), setup in self.available(study.context)
-        ]
+        panels = super().panels(study)
         setup = study.context.find("cifar10-c")
         if setup is None:
             return panels
@@ -148,7 +136,7 @@ def _is_scored(run: Result) -> bool:
     return int(run.config["stream"]["batches"]) >= _cold_start(run)
 
 
-class TSNE(FigureItem):
+class TSNE(Item):
     """Maps of features at a BatchNorm layer, by domain and by class."""
 
     #: For each panel a title, the truth that colours it, how deep the layer is, and whether domains are mixed.
@@ -161,30 +149,23 @@ class TSNE(FigureItem):
     def pictures(self, study: Study) -> list[Picture]:
         # Separately, since domains and classes have a legend each.
         panels: dict[str, list[Panel]] = {"domain": [], "class": []}
+        samples = SAMPLES_QUICK if study.context.quick else SAMPLES
         for setup in self.setups(study):
+            images = study.context.spec(setup).images
             for title, kind, depth, mixed in self.shown:
-                reading = self._reading(study, setup, depth, mixed)
-                if reading is not None and reading.is_done:
-                    panels[kind].append(_map_panel(f"{setup.title}, {title}", reading.value, kind))
+                run: dict[str, Any] = {"stream": "crossmix"}
+                if not mixed:
+                    # As many images as in the mixture: neighbours are nearer among more of them.
+                    enough = None if images is None else max(images, samples)
+                    run = {"stream": "static", "domains": MAIN_CORRUPTIONS[:1], "images": enough}
+                settings = {"samples": samples, "depth": depth}
+                found = study.reading("map", setup, settings, method="source", **run).value
+                panels[kind] += [_map_panel(f"{setup.title}, {title}", found, kind)] if found else []
         return [
             drawn
             for kind, shown in panels.items()
             for drawn in picture(f"{self.title}, by {kind}", shown, name=kind)
         ]
-
-    def _reading(self, study: Study, setup: Setup, depth: float, mixed: bool) -> Reading | None:
-        samples = SAMPLES_QUICK if study.context.quick else SAMPLES
-        images = study.context.spec(setup).images
-        return study.reading(
-            "map",
-            setup,
-            {"samples": samples, "depth": depth},
-            method="source",
-            stream="crossmix" if mixed else "static",
-            domains=None if mixed else MAIN_CORRUPTIONS[:1],
-            # As many images as in the mixture: neighbours are nearer among more of them.
-            images=images if mixed or images is None else max(images, samples),
-        )
 
 
 def _map_panel(title: str, found: Mapping[str, Any], kind: str) -> Panel:
@@ -201,28 +182,24 @@ def _map_panel(title: str, found: Mapping[str, Any], kind: str) -> Panel:
     return Panel(title=title, x="t-SNE 1", y="t-SNE 2", series=tuple(series), style="points")
 
 
-class Distance(FigureItem):
+class Distance(Item):
     """How far instance statistics are from batch statistics, against accuracy, over severities."""
 
     measures: ClassVar = {"l2": "L2 distance", "cosine": "cosine distance"}
 
-    def panels(self, study: Study) -> list[Panel]:
-        panels = []
-        for setup in self.setups(study):
-            run = {"method": "tbn", "stream": "static", "domains": CORRUPTIONS, "severity": SEVERITIES}
-            reading = study.reading("distances", setup, {"part": _DEEP}, **run)
-            domains = reading.value.get("domains", {}) if reading else {}
-            panels += [
-                Panel(
-                    title=f"{setup.title}, severities 1 to 5",
-                    x=f"{name} of instance and batch mean",
-                    y="accuracy of TBN (%)",
-                    series=tuple(_severity_series(domains, measure)),
-                    style="points",
-                )
-                for measure, name in self.measures.items()
-            ]
-        return panels
+    def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
+        run = {"method": "tbn", "stream": "static", "domains": CORRUPTIONS, "severity": SEVERITIES}
+        domains = study.reading("distances", setup, {"part": _DEEP}, **run).value.get("domains", {})
+        return [
+            Panel(
+                title=f"{setup.title}, severities 1 to 5",
+                x=f"{name} of instance and batch mean",
+                y="accuracy of TBN (%)",
+                series=tuple(_severity_series(domains, measure)),
+                style="points",
+            )
+            for measure, name in self.measures.items()
+        ]
 
 
 def _severity_series(domains: Mapping[str, Mapping[str, float]], measure: str) -> list[Series]:
@@ -237,25 +214,19 @@ def _severity_series(domains: Mapping[str, Mapping[str, float]], measure: str) -
 
 
 @dataclass(kw_only=True, eq=False)
-class Gallery(FigureItem):
-    """Images under corruptions.
+class Gallery(Item):
+    """Images under corruptions."""
 
-    Attributes:
-        images: How many images each corruption shows.
-        severities: Whether a few corruptions are shown at all severities; otherwise all of them at the usual one.
-    """
-
-    images: int
-    severities: bool = False
+    images: int  # how many images each corruption shows
+    severities: bool = False  # a few corruptions at all severities, in place of all of them at the usual one
 
     def pictures(self, study: Study) -> list[Picture]:
         run: dict[str, Any] = {"method": "source", "stream": "crossmix"}
         if self.severities:
             run |= {"stream": "static", "domains": CORRUPTIONS, "severity": SEVERITIES}
         setups = self.setups(study)
-        readings = [study.reading("sheet", setup, {"images": self.images}, **run) for setup in setups]
-        found = zip(setups, readings, strict=True)
-        return [self._picture(setup, one.value) for setup, one in found if one is not None and one.is_done]
+        found = [study.reading("sheet", setup, {"images": self.images}, **run).value for setup in setups]
+        return [self._picture(setup, value) for setup, value in zip(setups, found, strict=True) if value]
 
     def _picture(self, setup: Setup, value: Mapping[str, Any]) -> Picture:
         from PIL import Image
@@ -278,7 +249,7 @@ class Gallery(FigureItem):
         )
 
 
-class Scenarios(FigureItem):
+class Scenarios(Item):
     """The streams, drawn from the streams themselves: the shares of the domains along them."""
 
     def pictures(self, study: Study) -> list[Picture]:
@@ -286,9 +257,9 @@ class Scenarios(FigureItem):
         for setup in self.setups(study)[:1]:
             for stream in sorted(STREAM_TITLES, key=lambda stream: stream != "static"):
                 settings = {"columns": _SHARE_COLUMNS}
-                reading = study.reading("shares", setup, settings, method="source", stream=stream_of(stream))
-                if reading is not None and reading.is_done:
-                    shown[STREAM_TITLES[stream]] = dict(reading.value)
+                run = {"method": "source", "stream": stream_of(stream)}
+                if found := study.reading("shares", setup, settings, **run).value:
+                    shown[STREAM_TITLES[stream]] = dict(found)
         draw = functools.partial(_draw_streams, streams=shown)
         size = (9.0, 1.5 * len(shown) + 1.0)
         return [Picture(title=self.title, draw=draw, size=size, data={"streams": shown})] if shown else []

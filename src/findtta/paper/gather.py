@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from findtta._io import write_file
-from findtta.bench import Plan, Planner
+from findtta.bench import Planner
 from findtta.bench.evaluate import machine_record
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
@@ -41,20 +41,10 @@ def gather(
     progress: Progress = lambda what, done, total: None,
     watch: Watch = ignore,
 ) -> Results:
-    """Compute what items ask for; whatever fails becomes a record of its failure.
+    """Compute what items ask for, and return all results; whatever fails becomes a record of its failure.
 
-    Args:
-        items: The items.
-        context: What they are made with.
-        store: Where results are kept, and looked for first.
-        executor: Where runs are computed; by default one after the other in this process.
-        planner: Plans the runs.
-        retry_failed: Whether to compute again what failed the last time.
-        progress: Called with what is done.
-        watch: Called with how far a run is.
-
-    Returns:
-        All results.
+    What the store has is not computed again, unless it failed the last time and ``retry_failed`` is given. The
+    executor computes the runs, by default one after the other in this process.
     """
     planner = planner or Planner()
     specs = list({key(spec): spec for item in items for spec in item.specs(context)}.values())
@@ -70,32 +60,22 @@ def gather(
     for done, probe in enumerate(probes, start=len(plan.todo)):
         progress(f"measuring {probe.kind}", done, total)
         readings.append((probe, take(probe, store, planner, retry_failed=retry_failed)))
-    return Results(plan.pairs(), readings)
+    return Results([*plan.pairs(), *readings])
 
 
 def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = False) -> Reading:
-    """Return the reading of a probe, done or failed: the stored one, or else a new one, which is stored.
-
-    Readings are stored in a folder of their own beside the results of runs; ``retry_failed`` measures again what
-    failed the last time.
-    """
+    """Return the reading of a probe, done or failed: the stored one, or else a new one, which is stored."""
+    asked = probe.to_dict()
     try:
         plan = planner.plan(probe.spec)
     except FindTTAError as error:
-        return Reading(
-            digest=_digest(probe.to_dict()), status="failed", probe=probe.to_dict(), error=_error(error)
-        )
+        return Reading(digest=_digest(asked), status="failed", probe=asked, error=_error(error))
     digest = _digest({"kind": probe.kind, "settings": dict(probe.settings), "run": plan.digest})
     path = store.folder / PROBES / f"{digest}.json"
-    known = _read(path)
-    if known is not None and (known.status == "done" or not retry_failed):
-        return known
-    reading = _measure(probe, plan, digest)
-    write_file(path, json.dumps(dataclasses.asdict(reading), indent=1, sort_keys=True).encode())
-    return reading
-
-
-def _measure(probe: Probe, plan: Plan, digest: str) -> Reading:
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file is measured again
+        known = Reading(**json.loads(path.read_text(encoding="utf-8")))
+        if known.status == "done" or not retry_failed:
+            return known
     began = time.time()
     outcome: dict[str, Any]
     try:
@@ -103,21 +83,10 @@ def _measure(probe: Probe, plan: Plan, digest: str) -> Reading:
         outcome = {"status": "done", "value": json.loads(json.dumps(value))}
     except Exception as error:
         outcome = {"status": "failed", "error": _error(error)}
-    return Reading(
-        digest=digest,
-        probe=probe.to_dict(),
-        config=plan.config,
-        environment=machine_record(torch.device(plan.spec.device), began),
-        **outcome,
-    )
-
-
-def _read(path: Path) -> Reading | None:
-    """Return a stored reading, or None if there is none or the file is damaged, so that it is measured again."""
-    try:
-        return Reading(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    environment = machine_record(torch.device(plan.spec.device), began)
+    reading = Reading(digest=digest, probe=asked, config=plan.config, environment=environment, **outcome)
+    write_file(path, json.dumps(dataclasses.asdict(reading), indent=1, sort_keys=True).encode())
+    return reading
 
 
 def _error(error: BaseException) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What an item of the paper is: the runs and measurements it asks for, and the document it makes of them.
+"""The items of the paper: the runs and measurements each asks for, and the document it makes of them.
 
 An item never computes anything itself: ``findtta.paper.gather`` does, through a store, so that nothing is computed
 twice.
@@ -7,10 +7,15 @@ twice.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.resources
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from findtta.bench import RunSpec
+from findtta.errors import UnknownNameError, close_matches
 from findtta.paper import numbers
 from findtta.paper.context import RESNET, Context, Setup
 from findtta.paper.document import Document, Picture, picture
@@ -18,11 +23,11 @@ from findtta.paper.notes import outcome_notes, provenance, setting_notes
 from findtta.paper.numbers import DATASETS
 from findtta.paper.results import Probe, Results, Study
 from findtta.plots import Panel
-from findtta.tables import Table
+from findtta.tables import Cell, Column, Row, Table
 
 #: A dataset and a network of the paper.
-Place = tuple[str, str]
-EVERY_DATASET: tuple[Place, ...] = tuple((dataset, RESNET) for dataset in DATASETS)
+Place = Sequence[str]
+EVERY_DATASET = tuple((dataset, RESNET) for dataset in DATASETS)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,23 +35,35 @@ class Item:
     """A table or figure of the paper, or a control that it lacks."""
 
     id: str
-    title: str
     kind: Literal["table", "figure", "control"]
-    alias: str = ""  # its number in the paper, such as "table1"; empty if it has none
-    fixed_notes: tuple[str, ...] = ()  # what a reader must know, whatever it is made with
-    places: tuple[Place, ...] = EVERY_DATASET  # the datasets and networks of the paper that it is about
+    title: str = ""  # the paper's table or figure has its own
+    alias: str = dataclasses.field(init=False, default="")  # its number in the paper, such as "table1", if any
+    fixed_notes: Sequence[str] = ()  # what a reader must know, whatever it is made with
+    places: Sequence[Place] = EVERY_DATASET  # the datasets and networks of the paper that it is about
 
-    @property
-    def heading(self) -> str:
-        """The title of the document."""
-        return f"{self.kind.capitalize()}{self.alias.replace(self.kind, ' ')}: {self.title}"
+    def __post_init__(self) -> None:
+        if self.kind == "table":
+            paper = numbers.table(self.id)
+            self.title, self.alias = paper.title, f"table{paper.numbers[0]}"
+        elif self.id in numbers.figures():
+            figure = numbers.figures()[self.id]
+            self.title, self.alias = figure.title, f"figure{figure.number}"
 
     def tables(self, study: Study) -> list[Table]:
         """Return its tables. What is asked of the study is what the item needs."""
+        return [table for setup in self.setups(study) for table in self.tables_of(study, setup)]
+
+    def tables_of(self, study: Study, setup: Setup) -> list[Table]:
+        """Return the tables of a setup."""
         return []
 
     def panels(self, study: Study) -> list[Panel]:
         """Return the panels of its figure; those without a series are not drawn."""
+        found = self.available(study.context)
+        return [panel for (_, network), setup in found for panel in self.panels_of(study, setup, network)]
+
+    def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
+        """Return the panels of a setup that stands for a network of the paper."""
         return []
 
     def pictures(self, study: Study) -> list[Picture]:
@@ -63,7 +80,15 @@ class Item:
 
     def paper_notes(self) -> list[str]:
         """Return what the paper says about it."""
-        return []
+        printed = numbers.figures().get(self.id)
+        if printed is None:
+            return []
+        points = "The paper prints no numbers of this figure, so there are none to compare with."
+        return [
+            f"The paper says: {printed.claim}",
+            *([points] if printed.kind == "measurement" else []),
+            *(f"The paper: {note}" for note in printed.notes),
+        ]
 
     def available(self, context: Context) -> list[tuple[Place, Setup]]:
         """Return the places that a setup stands for."""
@@ -76,60 +101,87 @@ class Item:
 
     def specs(self, context: Context) -> list[RunSpec]:
         """Return the runs that the item needs."""
-        return list(self._asked(context).specs.values())
+        return [asked for asked in self._asked(context) if isinstance(asked, RunSpec)]
 
     def probes(self, context: Context) -> list[Probe]:
         """Return the measurements that the item needs."""
-        return list(self._asked(context).probes.values())
+        return [asked for asked in self._asked(context) if isinstance(asked, Probe)]
 
-    def _asked(self, context: Context) -> Study:
+    def _asked(self, context: Context) -> Iterable[RunSpec | Probe]:
         study = Study(context)
         self.tables(study)
         self.pictures(study)
-        return study
+        return study.asked.values()
 
     def document(self, context: Context, results: Results) -> Document:
         """Make the document of what ``specs`` and ``probes`` gave; anything may be missing or failed."""
         study = Study(context, results)
         tables, pictures = self.tables(study), self.pictures(study)
         own = study.own
-        notes = [*self.paper_notes(), *self._setting_notes(context, own), *self.fixed_notes]
-        notes += [*self.notes(context, own), *self._missing_notes(context, bool(pictures)), *outcome_notes(own)]
-        return Document(
-            id=self.id,
-            title=self.heading,
-            tables=(*tables, *self.claims(Study(context, results))),
-            pictures=tuple(pictures),
-            notes=tuple(dict.fromkeys(notes)),
-            provenance=provenance(context, own),
-        )
-
-    def _setting_notes(self, context: Context, own: Results) -> list[str]:
-        notes: list[str] = []
+        notes = self.paper_notes()
         for network in dict.fromkeys(network for _, network in self.places):
             fitting = dataclasses.replace(context, setups=tuple(context.for_network(network)))
             notes += setting_notes(fitting, own, network)
-        return notes
-
-    def _missing_notes(self, context: Context, is_drawn: bool) -> list[str]:
+        notes += [*self.fixed_notes, *self.notes(context, own)]
         present = [place for place, _ in self.available(context)]
         missing = [f"{DATASETS[place[0]]} with {place[1]}" for place in self.places if place not in present]
-        notes = [f"No setup stands for {', '.join(missing)}."] if missing else []
-        if self.kind == "figure" and not is_drawn:
+        if missing:
+            notes.append(f"No setup stands for {', '.join(missing)}.")
+        if self.kind == "figure" and not pictures:
             notes.append("Nothing is drawn: no run or measurement of this figure is done.")
-        return notes
+        return Document(
+            id=self.id,
+            title=f"{self.kind.capitalize()}{self.alias.replace(self.kind, ' ')}: {self.title}",
+            tables=(*tables, *self.claims(Study(context, results))),
+            pictures=tuple(pictures),
+            notes=tuple(dict.fromkeys([*notes, *outcome_notes(own)])),
+            provenance=provenance(context, own),
+        )
 
 
-class FigureItem(Item):
-    """A figure of the paper, or one that it only announces."""
+def table(title: str, corner: str, columns: Iterable[Column], rows: Mapping[str, Iterable[Cell]]) -> Table:
+    """Return a table of cells by the titles of their rows; ``corner`` says what the rows are."""
+    return Table(
+        title=title,
+        row_titles=(corner,),
+        columns=tuple(columns),
+        rows=tuple(Row((name,), tuple(cells)) for name, cells in rows.items()),
+    )
 
-    def paper_notes(self) -> list[str]:
-        if self.id not in numbers.figures():
-            return []
-        printed = numbers.figure(self.id)
-        points = "The paper prints no numbers of this figure, so there are none to compare with."
-        return [
-            f"The paper says: {printed.claim}",
-            *([points] if printed.kind == "measurement" else []),
-            *(f"The paper: {note}" for note in printed.notes),
-        ]
+
+# The items, as ``items.toml`` declares them
+
+
+@functools.cache
+def all_items() -> Mapping[str, Item]:
+    """Return all items by their ids, in the order of the paper."""
+    text = importlib.resources.files(__package__).joinpath("items.toml").read_text(encoding="utf-8")
+    found: dict[str, Item] = {}
+    for kind, declared in tomllib.loads(text).items():
+        for id, fields in declared.items():
+            module, _, name = fields.pop("class").partition(":")
+            maker = getattr(importlib.import_module(f"findtta.paper.{module}"), name)
+            found[id] = maker(id=id, kind=kind, **fields)
+    return found
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the names for several items, with the ids of these."""
+    kinds = ("table", "figure", "control")
+    return {
+        "all": list(all_items()),
+        **{f"{kind}s": [item.id for item in all_items().values() if item.kind == kind] for kind in kinds},
+        **{name: list(ids) for name, ids in numbers.SIDE_BY_SIDE.items()},
+    }
+
+
+def find(name: str) -> list[Item]:
+    """Return the items of a name: an id such as ``"main-resnet50"``, a number such as ``"table1"``, or a group."""
+    aliases = {item.alias: [item.id] for item in all_items().values() if item.alias}
+    known = {**{id: [id] for id in all_items()}, **aliases, **groups()}
+    if name not in known:
+        raise UnknownNameError(
+            f"item must be one of {', '.join([*groups(), *all_items()])}, or a number such as table1, "
+            f"got {name!r}.{close_matches(name, known)}"
+        )
+    return [all_items()[id] for id in known[name]]

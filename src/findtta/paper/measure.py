@@ -13,7 +13,6 @@ import statistics
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,18 +46,18 @@ _PERPLEXITY = 30.0
 
 
 def measure_times(plan: Plan, settings: Settings) -> Values:
-    """Measure how long candidates take for a batch of the plan's stream.
+    """Measure how long ``candidates`` take for a batch of the plan's stream; ``batches`` of them are timed.
 
-    Args:
-        plan: Model, stream and device.
-        settings: ``candidates``: for each name a ``method`` with ``options``, one of them called ``"source"``;
-            ``batches``: how many are timed.
-
-    Returns:
-        For each candidate ``ratio`` (to the source's time, the median over batches), ``seconds`` (the median) and
-        its ``forward`` and ``backward`` passes, or an ``error``.
+    For each name the candidates have a ``method`` with ``options``; one of them is called ``"source"``. Each gives
+    its ``ratio`` (to the source's time, the median over batches), ``seconds`` (the median) and its ``forward`` and
+    ``backward`` passes, or an ``error``.
     """
-    batches = _full_batches(plan, int(settings["batches"]))
+    inputs = [inputs for inputs, _, _ in _batches(plan, settings["batches"])]
+    batches = [one for one in inputs if len(one) == plan.spec.batch_size]
+    if len(batches) < 2:
+        raise InputError(
+            f"images must be enough for 2 full batches to be timed, got {len(batches)}: take more images."
+        )
     models: dict[str, Adapted] = {}
     found: dict[str, Values] = {}
     for name, candidate in settings["candidates"].items():
@@ -98,78 +97,63 @@ def measure_memory(plan: Plan, settings: Settings) -> Values:
 def measure_groups(plan: Plan, settings: Settings) -> Values:
     """Count groups in every layer in ``batches`` batches, and measure how far they agree with domains and classes.
 
-    FIND with its default alpha decides what features deeper layers see.
-
-    Returns:
-        ``layers``: for each its ``name``, and mean and standard deviation over the batches of ``groups_real``,
-        ``groups_shuffled``, ``groups_noise`` and, for domain and class each, ``purity_domain``, ``nmi_domain`` and
-        the same of groups of equal sizes with random members, ``purity_domain_chance`` and so on. ``domains`` and
-        ``classes``: mean numbers of them in a batch.
+    FIND with its default alpha decides what features deeper layers see. For each of the ``layers`` there are mean
+    and standard deviation over the batches of ``groups_real``, ``groups_shuffled``, ``groups_noise`` and, for
+    domain and class each, ``purity_domain``, ``nmi_domain`` and the same of groups of equal sizes with random
+    members, ``purity_domain_chance`` and so on. ``domains`` and ``classes`` are mean numbers of them in a batch.
     """
     adapted = _adapted(plan, "find")
-    observer = _Observer(plan.spec.seed)
+    random = torch.Generator().manual_seed(plan.spec.seed)
+    truths: dict[str, Tensor] = {}
+    seen: dict[str, dict[str, list[float]]] = {}
+
+    def observe(layer: str, features: Tensor) -> Tensor:
+        """Partition as LFD does, and record what is seen."""
+        labels = partition(features)
+        numbers = seen.setdefault(layer, defaultdict(list))
+        order = torch.rand(features.shape, generator=random).argsort(0)
+        shuffled = features.gather(0, order.to(features.device))
+        noise = torch.randn(features.shape, generator=random)
+        for name, found in zip(FEATURES, (labels, partition(shuffled), partition(noise)), strict=True):
+            numbers[f"groups_{name}"].append(float(count_groups(found)))
+        chance = labels.cpu()[torch.randperm(len(labels), generator=random)]
+        for name, truth in truths.items():
+            # Windows of one image, where a layer sees those as samples, are of its domain and class.
+            truth = truth.repeat_interleave(len(labels) // len(truth))
+            for measure in (purity, nmi):
+                numbers[f"{measure.__name__}_{name}"].append(float(measure(labels, truth)))
+                numbers[f"{measure.__name__}_{name}_chance"].append(float(measure(chance, truth)))
+        return labels
+
     for name, layer in adapted.layers():
         assert isinstance(layer, FABN)
-        layer.partition = functools.partial(observer.partition, name)
+        layer.partition = functools.partial(observe, name)
     present = defaultdict(list)
-    for inputs, labels, batch in _batches(plan, int(settings["batches"])):
-        observer.truths = {
-            "domain": torch.from_numpy(batch.domain_ids.copy()),
-            "class": torch.from_numpy(labels),
-        }
-        for name, truth in observer.truths.items():
+    for inputs, labels, batch in _batches(plan, settings["batches"]):
+        truths |= zip(TRUTHS, (torch.from_numpy(batch.domain_ids.copy()), torch.from_numpy(labels)), strict=True)
+        for name, truth in truths.items():
             present[name].append(float(len(truth.unique())))
         adapted(inputs)
+    layers = []
+    for name, measures in seen.items():
+        of_layer = {
+            measure: {"mean": statistics.fmean(values), "std": statistics.pstdev(values)}
+            for measure, values in measures.items()
+        }
+        layers.append({"name": name, **of_layer})
     return {
         "batches": len(present["domain"]),
         "domains": statistics.fmean(present["domain"]),
         "classes": statistics.fmean(present["class"]),
-        "layers": [
-            {
-                "name": name,
-                **{
-                    measure: {"mean": statistics.fmean(values), "std": statistics.pstdev(values)}
-                    for measure, values in measures.items()
-                },
-            }
-            for name, measures in observer.seen.items()
-        ],
+        "layers": layers,
     }
-
-
-class _Observer:
-    """Takes the place of LFD, and records what it sees."""
-
-    def __init__(self, seed: int) -> None:
-        self.truths: dict[str, Tensor] = {}
-        self.seen: dict[str, dict[str, list[float]]] = {}
-        self._random = torch.Generator().manual_seed(seed)
-
-    def partition(self, layer: str, features: Tensor) -> Tensor:
-        labels = partition(features)
-        seen = self.seen.setdefault(layer, defaultdict(list))
-        order = torch.rand(features.shape, generator=self._random).argsort(0)
-        shuffled = features.gather(0, order.to(features.device))
-        noise = torch.randn(features.shape, generator=self._random)
-        for name, found in zip(FEATURES, (labels, partition(shuffled), partition(noise)), strict=True):
-            seen[f"groups_{name}"].append(float(count_groups(found)))
-        chance = labels.cpu()[torch.randperm(len(labels), generator=self._random)]
-        for name, truth in self.truths.items():
-            # Windows of one image, where a layer sees those as samples, are of its domain and class.
-            truth = truth.repeat_interleave(len(labels) // len(truth))
-            for measure in (purity, nmi):
-                seen[f"{measure.__name__}_{name}"].append(float(measure(labels, truth)))
-                seen[f"{measure.__name__}_{name}_chance"].append(float(measure(chance, truth)))
-        return labels
 
 
 def measure_gradients(plan: Plan, settings: Settings) -> Values:
     """Measure the norm of the gradient of all trained parameters at every batch, at most ``batches`` of them.
 
     The plan has a method that learns; of one that takes two gradients per batch (SAR) it is the first.
-
-    Returns:
-        ``steps``: the batches from which the method learned, counted from 1; ``norms``: the gradient at each.
+    ``steps`` are the batches from which the method learned, counted from 1, ``norms`` the gradient at each.
     """
     adapted = _adapted(plan, plan.spec.method, **plan.options)
     if not isinstance(adapted, GradientAdapted):
@@ -185,24 +169,22 @@ def measure_gradients(plan: Plan, settings: Settings) -> Values:
         return usable
 
     vars(adapted)["differentiate"] = watched  # in front of the method of the class
-    found: list[tuple[int, float]] = []
+    found: dict[int, float] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkippedUpdateWarning)  # such batches have no step
-        for inputs, _, batch in _batches(plan, int(settings["batches"])):
+        for inputs, _, batch in _batches(plan, settings["batches"]):
             norms.clear()
             adapted(inputs)
-            found += [(batch.index + 1, norm) for norm in norms[:1]]
-    return {"steps": [step for step, _ in found], "norms": [norm for _, norm in found]}
+            if norms:
+                found[batch.index + 1] = norms[0]
+    return {"steps": list(found), "norms": list(found.values())}
 
 
 def measure_distances(plan: Plan, settings: Settings) -> Values:
     """Measure in every domain how far instance statistics are from batch statistics, and how accurate TBN is.
 
-    Of the layers the last ``part`` counts, such as 1/3; batches of several domains are left out.
-
-    Returns:
-        ``layers``: their names; ``domains``: for each its ``samples``, ``accuracy`` in percent, and the means over
-        layers and batches ``l2`` and ``cosine``.
+    Of the layers the last ``part`` counts, such as 1/3; batches of several domains are left out. ``domains`` has
+    for each its ``samples``, ``accuracy`` in percent, and the means over layers and batches ``l2`` and ``cosine``.
     """
     adapted = _adapted(plan, "tbn")
     layers = list(adapted.layers())
@@ -227,13 +209,11 @@ def measure_distances(plan: Plan, settings: Settings) -> Values:
 def measure_map(plan: Plan, settings: Settings) -> Values:
     """Map the features of ``samples`` images at a layer of the source model to two dimensions by t-SNE.
 
-    ``depth`` says which layer, from 0 (the first) to 1 (the last).
-
-    Returns:
-        ``layer`` (its name), ``index`` and ``layers`` (how many there are); for each image ``x``, ``y``,
-        ``domain`` and ``class``; ``agreement``: for domain and class how often the nearest neighbour among the
-        features (not on the map) has the ``same``, and how often it would by ``chance``, in percent.
+    ``depth`` says which layer, from 0 (the first) to 1 (the last). Each image has its ``x``, ``y``, ``domain`` and
+    ``class``; ``agreement`` says for domain and class how often the nearest neighbour among the features (not on
+    the map) has the ``same``, and how often it would by ``chance``, in percent.
     """
+    manifold = require("sklearn.manifold", "cluster", "t-SNE")
     model = _adapted(plan, "source")
     norms = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
     if not norms:
@@ -250,30 +230,31 @@ def measure_map(plan: Plan, settings: Settings) -> Values:
             found += zip(batch.domain_ids.tolist(), labels.tolist(), batch.rows.tolist(), strict=True)
             if len(found) >= limit:
                 break
-    vectors = torch.cat(features)[:limit]
+    if len(found) < 4:
+        raise InputError(f"images must be at least 4 for a map, got a stream of {len(found)}.")
     domains, classes, rows = map(list, zip(*found[:limit], strict=True))
     truths = {
         "domain": [plan.dataset.domains[number] for number in domains],
         "class": [plan.dataset.classes[number] for number in classes],
     }
-    x, y = _tsne(vectors.numpy(), plan.spec.seed)
+    vectors = torch.cat(features)[:limit].numpy()
+    scaled = (vectors - vectors.mean(0)) / np.maximum(vectors.std(0), 1e-6)  # channels count equally
+    perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
+    places = manifold.TSNE(perplexity=perplexity, init="pca", random_state=plan.spec.seed).fit_transform(scaled)
     return {
         "layer": name.removeprefix("model."),
         "index": index,
         "layers": len(norms),
-        "x": x,
-        "y": y,
+        **{axis: [round(float(value), 3) for value in places[:, place]] for place, axis in enumerate("xy")},
         **truths,
-        "agreement": {kind: neighbour_agreement(vectors, truth, rows) for kind, truth in truths.items()},
+        "agreement": {
+            kind: neighbour_agreement(torch.from_numpy(scaled), truth, rows) for kind, truth in truths.items()
+        },
     }
 
 
 def measure_sheet(plan: Plan, settings: Settings) -> Values:
-    """Draw the same few images (``images`` says how many) in every domain of the plan's data.
-
-    Returns:
-        ``domains``, and the drawing as ``png``, in base64.
-    """
+    """Draw the same few images (``images`` says how many) in every domain of the plan's data, as PNG in base64."""
     domains = plan.dataset.domains
     buffer = io.BytesIO()
     sheet = contact_sheet(plan.dataset, domains, images=int(settings["images"]), seed=plan.spec.seed)
@@ -284,9 +265,8 @@ def measure_sheet(plan: Plan, settings: Settings) -> Values:
 def measure_shares(plan: Plan, settings: Settings) -> Values:
     """Return which share of the batches of a stream each domain has, in ``columns`` places along the stream.
 
-    Returns:
-        ``domains``, ``edges`` (the batches at which places begin, and the one after the last) and ``shares`` (for
-        each place that of every domain).
+    The ``edges`` are the batches at which places begin, and the one after the last; ``shares`` has for each place
+    that of every domain.
     """
     columns = int(settings["columns"])
     view = views(plan.stream, columns, columns // 2)[0]
@@ -298,27 +278,21 @@ def measure_shares(plan: Plan, settings: Settings) -> Values:
     }
 
 
-MEASUREMENTS: Mapping[str, Callable[[Plan, Settings], Values]] = MappingProxyType(
-    {
-        "times": measure_times,
-        "memory": measure_memory,
-        "groups": measure_groups,
-        "gradients": measure_gradients,
-        "distances": measure_distances,
-        "map": measure_map,
-        "sheet": measure_sheet,
-        "shares": measure_shares,
-    }
-)
+MEASUREMENTS: Mapping[str, Callable[[Plan, Settings], Values]] = {
+    "times": measure_times,
+    "memory": measure_memory,
+    "groups": measure_groups,
+    "gradients": measure_gradients,
+    "distances": measure_distances,
+    "map": measure_map,
+    "sheet": measure_sheet,
+    "shares": measure_shares,
+}
 
 
 @contextlib.contextmanager
 def watched_features(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """Record the mean over positions of what layers are given, one vector per image, while the block lasts.
-
-    Yields:
-        For each layer the features of the last batch, ``(B, C)``.
-    """
+    """Record what layers are given while the block lasts: of the last batch the means over positions, (B, C)."""
     seen: dict[str, Tensor] = {}
 
     def record(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -348,24 +322,12 @@ def distances(means: Tensor) -> tuple[float, float]:
 
 def neighbour_agreement(vectors: Tensor, truth: Sequence[str], rows: Sequence[int]) -> dict[str, float]:
     """Compare each sample with its nearest neighbour that is not the same image, corrupted or not, in percent."""
-    scaled = (vectors - vectors.mean(0)) / vectors.std(0).clamp(min=1e-6)
     images, kinds = torch.tensor(rows), torch.tensor([sorted(set(truth)).index(kind) for kind in truth])
     counts = images[:, None] != images
     same_kind = kinds[:, None] == kinds
-    nearest = torch.cdist(scaled, scaled).masked_fill(~counts, torch.inf).argmin(1)
+    nearest = torch.cdist(vectors, vectors).masked_fill(~counts, torch.inf).argmin(1)
     same = same_kind.gather(1, nearest[:, None])
     return {"same": 100 * float(same.float().mean()), "chance": 100 * float(same_kind[counts].float().mean())}
-
-
-def _tsne(vectors: Any, seed: int) -> list[list[float]]:
-    manifold = require("sklearn.manifold", "cluster", "t-SNE")
-    if len(vectors) < 4:
-        raise InputError(f"images must be at least 4 for a map, got a stream of {len(vectors)}.")
-    # Channels count equally, whatever their scale.
-    scaled = (vectors - vectors.mean(0)) / np.maximum(vectors.std(0), 1e-6)
-    perplexity = min(_PERPLEXITY, (len(vectors) - 1) / 3)
-    places = manifold.TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(scaled)
-    return [[round(float(value), 3) for value in places[:, axis]] for axis in range(2)]
 
 
 def _adapted(plan: Plan, method: str, **options: Any) -> Adapted:
@@ -381,13 +343,3 @@ def _batches(plan: Plan, limit: int | None = None) -> Iterator[tuple[Tensor, Any
             return
         images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
         yield to_input(images, torch.device(plan.spec.device)), labels, batch
-
-
-def _full_batches(plan: Plan, limit: int) -> list[Tensor]:
-    inputs = [inputs for inputs, _, _ in _batches(plan, limit)]
-    full = [one for one in inputs if len(one) == plan.spec.batch_size]
-    if len(full) < 2:
-        raise InputError(
-            f"images must be enough for 2 full batches to be timed, got {len(full)}: take more images."
-        )
-    return full

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,28 +15,20 @@ from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.numbers import DATASETS, METHODS, table
 from findtta.paper.results import Results
 
+#: Notes that several items have.
+TEXTS = tomllib.loads(importlib.resources.files(__package__).joinpath("notes.toml").read_text(encoding="utf-8"))
 #: Images per domain in the paper, where it says so.
-PAPER_IMAGES: Mapping[str, int | None] = {"cifar10-c": 10_000, "cifar100-c": 10_000, "imagenet-c": None}
-PAPER_SEEDS = 3
-PAPER_BATCH_SIZE = 64
+PAPER_IMAGES = {"cifar10-c": 10_000, "cifar100-c": 10_000, "imagenet-c": None}
 
 _SHOWN = 3  # of names in a list
-_STREAMS: Mapping[str, str] = {
-    "random": "Random: the batches of Shuffle in random order (variant 'paper'). The text of the paper describes "
-    "another stream (variant 'text'), which does not fit its numbers; the authors' code is not public.",
-    "wild": "Wild: batches choose their domains as those of Random do (variant 'paper'), and each domain shows "
-    "its classes in runs; the paper does not say how the two were combined.",
-    "shuffle": "Shuffle: batches of one domain and of all domains in turn, half of the images each; the paper "
-    "gives no shares.",
-    "static": "Static: one domain after the other, and batches end where a domain ends.",
-    "lifelong": "Life-long: every round is CrossMix in another order, without a reset.",
-}
 #: Models that are the networks of the paper, as far as its text says.
 _SAME_NETWORK: Mapping[str, tuple[str, ...]] = {
     "ResNet-50": ("resnet50", "resnet50-caffe", "resnet50-thin", "timm:resnet50"),
     "ResNet-26": ("resnet26",),
     "EfficientViT-M5": ("efficientvit_m5", "timm:efficientvit_m5"),
 }
+
+Config = Mapping[str, Any]
 
 
 def display(method: str) -> str:
@@ -47,13 +41,14 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
     notes = ["Rough numbers (--quick): few images."] if context.quick else []
     for setup, configs in _by_setup(context, results):
         notes += [*_data_notes(setup, configs), _model_note(setup, configs[0], network)]
-    if len(context.seeds) != PAPER_SEEDS:
+    paper = table("main-resnet50").settings
+    if len(context.seeds) != paper["seeds"]:
         seeds = "One seed" if len(context.seeds) == 1 else f"{len(context.seeds)} seeds"
-        notes.append(f"{seeds}; the paper has {PAPER_SEEDS}.")
-    if context.batch_size != PAPER_BATCH_SIZE:
-        notes.append(f"Batches of {context.batch_size}; the paper has {PAPER_BATCH_SIZE}.")
+        notes.append(f"{seeds}; the paper has {paper['seeds']}.")
+    if context.batch_size != paper["batch_size"]:
+        notes.append(f"Batches of {context.batch_size}; the paper has {paper['batch_size']}.")
     scenarios = dict.fromkeys(config["stream"]["scenario"] for config in _configs(results))
-    notes += [_STREAMS[scenario] for scenario in scenarios if scenario in _STREAMS]
+    notes += [TEXTS["streams"][scenario] for scenario in scenarios if scenario in TEXTS["streams"]]
     if any(
         config["method"] == "find-star" and config["stream"]["batches"] <= config["options"]["cold_start"]
         for config in (run.config for run in results.runs if run.config)
@@ -85,12 +80,9 @@ def provenance(context: Context, results: Results) -> dict[str, Any]:
     """Return what the numbers come from, as plain values; data are identified by name and content, not by path."""
     streams = {
         config["stream"]["digest"]: {
-            "scenario": config["stream"]["scenario"],
-            "settings": dict(config["stream"]["settings"]),
+            **{name: config["stream"][name] for name in ("scenario", "settings", "samples", "digest")},
             "seed": config["seed"],
             "data": config["data"]["identity"],
-            "samples": config["stream"]["samples"],
-            "digest": config["stream"]["digest"],
         }
         for config in _configs(results)
     }
@@ -114,28 +106,24 @@ def provenance(context: Context, results: Results) -> dict[str, Any]:
     }
 
 
-def _configs(results: Results) -> list[Mapping[str, Any]]:
+def _configs(results: Results) -> list[Config]:
     return [record.config for record in results.records if record.config]
 
 
-def _by_setup(context: Context, results: Results) -> list[tuple[Setup, list[Mapping[str, Any]]]]:
+def _by_setup(context: Context, results: Results) -> list[tuple[Setup, list[Config]]]:
     """Return each setup that results were made with, with the configs of these."""
     asked = [(result.spec, result.config) for result in results.runs]
     asked += [(reading.probe["spec"], reading.config) for reading in results.readings]
-    found = []
+    found: list[tuple[Setup, list[Config]]] = []
     for setup in context.setups:
-        own = context.spec(setup).to_dict()
-        same = [
-            config
-            for spec, config in asked
-            if config and all(spec.get(name) == own[name] for name in ("data", "data_options", "model", "weights"))
-        ]
-        if same:
-            found.append((setup, same))
+        spec = context.spec(setup).to_dict()
+        own = {name: spec[name] for name in ("data", "data_options", "model", "weights")}
+        same = [config for spec, config in asked if config and own.items() <= spec.items()]
+        found += [(setup, same)] if same else []
     return found
 
 
-def _data_notes(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _data_notes(setup: Setup, configs: Sequence[Config]) -> list[str]:
     data, title = configs[0]["data"], DATASETS[setup.stands_for]
     notes = []
     if not is_dataset(f"{setup.data} {data['name']}", setup.stands_for):
@@ -153,7 +141,7 @@ def _data_notes(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> list[str]
     return notes
 
 
-def _model_note(setup: Setup, config: Mapping[str, Any], network: str) -> str:
+def _model_note(setup: Setup, config: Config, network: str) -> str:
     model, title = config["model"], DATASETS[setup.stands_for]
     weights = f"weights {model['weights'][:12]}"
     # The package knows what its own names stand for; of other models only the user does.
@@ -163,7 +151,7 @@ def _model_note(setup: Setup, config: Mapping[str, Any], network: str) -> str:
     return f"{title}: another model, {model['name']} ({weights}), in place of {network}."
 
 
-def _setup_record(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _setup_record(setup: Setup, configs: Sequence[Config]) -> dict[str, Any]:
     data, model = configs[0]["data"], configs[0]["model"]
     return {
         "stands_for": setup.stands_for,
@@ -177,7 +165,7 @@ def _setup_record(setup: Setup, configs: Sequence[Mapping[str, Any]]) -> dict[st
     }
 
 
-def _per_domain(configs: Iterable[Mapping[str, Any]]) -> list[int]:
+def _per_domain(configs: Iterable[Config]) -> list[int]:
     return sorted({config["data"]["images"] // len(config["data"]["domains"]) for config in configs})
 
 

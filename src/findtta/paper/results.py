@@ -29,97 +29,79 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a probe gave, as plain values."""
+    """What a probe gave, as plain values; one that was not taken is "missing"."""
 
     digest: str  # the identity of the measurement
-    status: Literal["done", "failed"]
+    status: Literal["done", "failed", "missing"]
     probe: Mapping[str, Any]  # what was asked for
-    value: Mapping[str, Any] = field(default_factory=dict)
+    value: Mapping[str, Any] = field(default_factory=dict)  # empty unless it is done
     config: Mapping[str, Any] = field(default_factory=dict)  # what decided it: that of the planned run
     environment: Mapping[str, Any] = field(default_factory=dict)  # versions, machine and time
     error: Mapping[str, str] | None = None  # type and message
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has a value."""
-        return self.status == "done"
+    def cell(self, number: float | None) -> Cell:
+        """Return the cell of a number of it, or why there is none."""
+        if number is None:
+            return Cell(text=FAILED if self.status == "failed" else "")
+        return Cell(values={int(self.probe["spec"]["seed"]): number})
 
 
 class Results:
     """Runs with their results and probes with their readings, done or failed."""
 
-    def __init__(
-        self, runs: Iterable[tuple[RunSpec, Result]] = (), readings: Iterable[tuple[Probe, Reading]] = ()
-    ) -> None:
-        self._runs = {key(spec): result for spec, result in runs}
-        self._readings = {key(probe): reading for probe, reading in readings}
+    def __init__(self, found: Iterable[tuple[RunSpec | Probe, Result | Reading]] = ()) -> None:
+        self._found = {key(asked): record for asked, record in found}
 
     @property
     def runs(self) -> list[Result]:
         """All results of runs, each once."""
-        return list({result.digest: result for result in self._runs.values()}.values())
+        return list({one.digest: one for one in self._found.values() if isinstance(one, Result)}.values())
 
     @property
     def readings(self) -> list[Reading]:
         """All readings of probes, each once."""
-        return list({reading.digest: reading for reading in self._readings.values()}.values())
+        return list({one.digest: one for one in self._found.values() if isinstance(one, Reading)}.values())
 
     @property
     def records(self) -> list[Result | Reading]:
         """All results and readings, each once."""
         return [*self.runs, *self.readings]
 
-    def run(self, spec: RunSpec) -> Result | None:
-        """Return the result of a run, done or failed, or None if it was not run."""
-        return self._runs.get(key(spec))
-
-    def reading(self, probe: Probe) -> Reading | None:
-        """Return the reading of a probe, done or failed, or None if it was not taken."""
-        return self._readings.get(key(probe))
+    def get(self, asked: RunSpec | Probe) -> Result | Reading | None:
+        """Return what a run or probe gave, done or failed, or None if there is nothing."""
+        return self._found.get(key(asked))
 
     def also(self, more: Results) -> Results:
         """Return these results and more."""
         both = Results()
-        both._runs = {**self._runs, **more._runs}
-        both._readings = {**self._readings, **more._readings}
+        both._found = {**self._found, **more._found}
         return both
 
 
 class Study:
     """What an item is made with and made of: a context and results. It records what is asked of it.
 
-    Args:
-        context: Setups, seeds and methods.
-        results: What there is; any result may be missing or failed. Without any, a study only records.
+    Any result may be missing or failed; without any, a study only records.
     """
 
     def __init__(self, context: Context, results: Results | None = None) -> None:
         self.context = context
-        self.specs: dict[str, RunSpec] = {}
-        self.probes: dict[str, Probe] = {}
+        self.asked: dict[str, RunSpec | Probe] = {}
         self._results = results or Results()
 
     @property
     def own(self) -> Results:
         """The results that were asked for."""
-        runs = [(spec, result) for spec in self.specs.values() if (result := self._results.run(spec)) is not None]
-        readings = [
-            (probe, one) for probe in self.probes.values() if (one := self._results.reading(probe)) is not None
-        ]
-        return Results(runs, readings)
+        pairs = ((asked, self._results.get(asked)) for asked in self.asked.values())
+        return Results((asked, found) for asked, found in pairs if found is not None)
 
     def runs(self, setup: Setup, **settings: Any) -> dict[int, Result]:
-        """Return the results of a run, done or failed, by seed.
-
-        Args:
-            setup: Data and model.
-            **settings: Settings of the run; ``options`` may be a function of the seed.
-        """
+        """Return the results of a run, done or failed, by seed; ``options`` may be a function of the seed."""
         found = {}
         for spec in self.context.specs(setup, **settings):
-            self.specs[key(spec)] = spec
-            result = self._results.run(spec)
-            if result is not None:
+            self.asked[key(spec)] = spec
+            result = self._results.get(spec)
+            if isinstance(result, Result):
                 found[spec.seed] = result
         return found
 
@@ -138,22 +120,18 @@ class Study:
     ) -> Cell:
         """Return a number of a run for each seed, the accuracy by default, beside the paper's number.
 
-        Args:
-            setup: Data and model; without them the cell has the paper's number alone.
-            read: Takes the number from a result.
-            paper: The paper's number.
-            spread: The number that the paper prints after a plus-minus sign.
-            **settings: Settings of the run.
+        ``spread`` is what the paper prints after a plus-minus sign. Without a setup the cell has only the paper's.
         """
         found = self.runs(setup, **settings) if setup else {}
         values = {seed: read(result) for seed, result in found.items() if result.status == "done"}
         return Cell(paper=paper, spread=spread, values=values, text=FAILED if len(values) < len(found) else "")
 
-    def reading(self, kind: str, setup: Setup, settings: Mapping[str, Any], **run: Any) -> Reading | None:
-        """Return the reading of a measurement, done or failed, or None if it was not taken; of the first seed."""
+    def reading(self, kind: str, setup: Setup, settings: Mapping[str, Any], **run: Any) -> Reading:
+        """Return the reading of a measurement, of the first seed."""
         probe = Probe(kind=kind, spec=self.context.spec(setup, **run), settings=settings)
-        self.probes[key(probe)] = probe
-        return self._results.reading(probe)
+        self.asked[key(probe)] = probe
+        found = self._results.get(probe)
+        return found if isinstance(found, Reading) else Reading(digest="", status="missing", probe=probe.to_dict())
 
 
 def key(asked: RunSpec | Probe) -> str:

@@ -24,34 +24,24 @@ METHODS = (
     "source", "tent", "eata", "note", "sar", "rotta", "vida", "deyo",
     "tbn", "alpha-bn", "iabn", "find", "find-star",
 )  # fmt: skip
-
 #: The datasets of the paper, by their names here, with their printed names.
-DATASETS: Mapping[str, str] = MappingProxyType(
-    {"cifar10-c": "CIFAR10-C", "cifar100-c": "CIFAR100-C", "imagenet-c": "ImageNet-C"}
-)
+DATASETS = {"cifar10-c": "CIFAR10-C", "cifar100-c": "CIFAR100-C", "imagenet-c": "ImageNet-C"}
 #: The models of the paper; the first is that of most tables.
 NETWORKS = ("ResNet-50", "ResNet-26", "EfficientViT-M5")
-
 #: The printed tables, in the order in which LaTeX numbers them: the first is Table 1.
 PRINTED = (
     "main-resnet50", "main-efficientvit", "clustering", "efficiency", "ablation", "domains", "resnet26", "static",
     "wild-0.1", "wild-0.01", "wild-0.005", "lifelong-2", "lifelong-3",
 )  # fmt: skip
-
 #: Printed tables that are one experiment.
-SIDE_BY_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"wild": ("wild-0.1", "wild-0.01", "wild-0.005"), "lifelong": ("lifelong-2", "lifelong-3")}
-)
-
-#: How a claim compares two numbers of the tables.
-COMPARISONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {
-        "difference": lambda left, right: left - right,
-        "ratio": lambda left, right: left / right,
-        "gain": lambda left, right: 100 * (left / right - 1),  # in percent of the right one
-        "saving": lambda left, right: 100 * (1 - left / right),  # in percent of the right one
-    }
-)
+SIDE_BY_SIDE = {"wild": ("wild-0.1", "wild-0.01", "wild-0.005"), "lifelong": ("lifelong-2", "lifelong-3")}
+#: How a claim compares two numbers of the tables; gain and saving are in percent of the right one.
+COMPARISONS: Mapping[str, Callable[[float, float], float]] = {
+    "difference": lambda left, right: left - right,
+    "ratio": lambda left, right: left / right,
+    "gain": lambda left, right: 100 * (left / right - 1),
+    "saving": lambda left, right: 100 * (1 - left / right),
+}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -70,8 +60,8 @@ class PaperColumn:
     name: str  # such as "crossmix/cifar10-c"
     printed: str  # its heading
     unit: str
-    settings: Mapping[str, Any]  # what distinguishes it from other columns: scenario, dataset, delta, ...
-    average_of: tuple[str, ...] = ()  # the columns whose mean it is; empty for a measured one
+    settings: Mapping[str, Any]  # what holds for its cells: those of the table, and its own scenario, delta, ...
+    average_of: Sequence[str] = ()  # the columns whose mean it is; empty for a measured one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +71,10 @@ class PaperRow:
     name: str
     printed: str  # its heading
     method: str  # by its name here
-    options: Mapping[str, Any]  # those that make the row
+    options: Mapping[str, Any] = field(default_factory=dict)  # those that make the row
     values: Mapping[str, float] = field(default_factory=dict)
     spreads: Mapping[str, float] = field(default_factory=dict)  # numbers after a plus-minus sign; mostly empty
     venue: str = ""  # where the method appeared, as printed in the main tables
-
-
-@dataclass(frozen=True)
-class Erratum:
-    """A printed average that does not follow from the printed cells, and what they give to two digits."""
-
-    row: str
-    column: str
-    printed: float
-    recomputed: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +88,9 @@ class PaperTable:
     columns: tuple[PaperColumn, ...]
     rows: tuple[PaperRow, ...]
     settings: Mapping[str, Any]  # what holds for all its cells, as far as the paper says
-    notes: tuple[str, ...] = field(default=(), repr=False)  # what is remarkable about it
-    errata: tuple[Erratum, ...] = field(default=(), repr=False)  # of averages; the rows have them as printed
-
-    @property
-    def unit(self) -> str:
-        """The unit of the numbers; several, with commas, if columns differ."""
-        return ", ".join(dict.fromkeys(column.unit for column in self.columns))
+    notes: Sequence[str] = ()  # what is remarkable about it
+    #: Printed averages that do not follow from the printed cells: row, column, printed, recomputed to two digits.
+    errata: Sequence[Mapping[str, Any]] = ()
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -134,30 +110,60 @@ class PaperTable:
         require_known(f"the column of the paper's table {self.id!r}", name, columns)
         return columns[name]
 
-    def settings_of(self, column: str) -> dict[str, Any]:
-        """Return what the paper says of the cells of a column: the settings of the table and its own."""
-        return {**self.settings, **self.column(column).settings}
-
 
 def tables() -> dict[str, PaperTable]:
     """Return the printed tables by their ids, in the order of the paper."""
-    return {name: _printed(name) for name in PRINTED}
+    return {name: table(name) for name in PRINTED}
 
 
-def aliases() -> dict[str, str]:
-    """Return the ids of the printed tables by their numbers in the paper: ``"table1"`` and so on."""
-    return {f"table{number}": name for number, name in enumerate(PRINTED, start=1)}
-
-
+@functools.cache
 def table(id: str) -> PaperTable:
     """Return a table by its id, by its number (``"table1"``), or ``"wild"`` or ``"lifelong"``.
 
     >>> table("table8").title
     'Accuracy when each batch holds a single domain'
     """
-    require_known("the paper's table", id, [*PRINTED, *SIDE_BY_SIDE, *aliases()])
-    name = aliases().get(id, id)
-    return _side_by_side(name) if name in SIDE_BY_SIDE else _printed(name)
+    numbered = {f"table{number}": name for number, name in enumerate(PRINTED, start=1)}
+    require_known("the paper's table", id, [*PRINTED, *SIDE_BY_SIDE, *numbered])
+    if id in numbered:
+        return table(numbered[id])
+    if id in SIDE_BY_SIDE:
+        return _side_by_side(id, [table(part) for part in SIDE_BY_SIDE[id]])
+    content = read(id)
+    unit, settings = content.pop("unit"), {**read("settings"), **content.pop("settings")}
+    columns = []
+    for name, fields in content.pop("columns").items():
+        own = {key: fields.pop(key) for key in ("printed", "unit", "average_of") if key in fields}
+        columns.append(PaperColumn(**{"unit": unit, **own}, name=name, settings={**settings, **fields}))
+    names = [column.name for column in columns]
+    measured = [column.name for column in columns if not column.average_of]
+    rows = []
+    for name, fields in content.pop("rows").items():
+        fields["values"] = dict(zip(names, fields["values"], strict=True))
+        if "spreads" in fields:
+            fields["spreads"] = dict(zip(measured, fields["spreads"], strict=True))
+        rows.append(PaperRow(**{"name": name, "method": name, **fields}))
+    number = PRINTED.index(id) + 1
+    return PaperTable(
+        id=id, numbers=(number,), columns=tuple(columns), rows=tuple(rows), settings=settings, **content
+    )
+
+
+def _side_by_side(id: str, parts: Sequence[PaperTable]) -> PaperTable:
+    rows = []
+    for first in parts[0].rows:
+        values = {column: number for part in parts for column, number in part.row(first.name).values.items()}
+        rows.append(dataclasses.replace(first, values=values))
+    return PaperTable(
+        id=id,
+        numbers=tuple(number for part in parts for number in part.numbers),
+        title=" | ".join(part.title for part in parts),
+        label=" | ".join(part.label for part in parts),
+        columns=tuple(column for part in parts for column in part.columns),
+        rows=tuple(rows),
+        settings=parts[0].settings,  # where they differ, their columns have settings
+        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
 
 
 def value(table_id: str, method: str, column: str) -> float | None:
@@ -174,72 +180,6 @@ def value(table_id: str, method: str, column: str) -> float | None:
     found = table(table_id)
     name = found.column(column).name
     return None if method in found.absent else found.row(method).values[name]
-
-
-@functools.cache
-def _printed(name: str) -> PaperTable:
-    content = read(name)
-    columns = tuple(_column(key, content["unit"], fields) for key, fields in content["columns"].items())
-    return PaperTable(
-        id=name,
-        numbers=(PRINTED.index(name) + 1,),
-        title=content["title"],
-        label=content["label"],
-        columns=columns,
-        rows=tuple(_row(key, columns, fields) for key, fields in content["rows"].items()),
-        settings=MappingProxyType({**read("settings"), **content["settings"]}),
-        notes=tuple(content["notes"]),
-        errata=tuple(Erratum(**erratum) for erratum in content.get("errata", [])),
-    )
-
-
-def _column(name: str, unit: str, fields: Mapping[str, Any]) -> PaperColumn:
-    own = ("printed", "unit", "average_of")
-    return PaperColumn(
-        name=name,
-        printed=fields["printed"],
-        unit=fields.get("unit", unit),
-        settings=MappingProxyType({key: setting for key, setting in fields.items() if key not in own}),
-        average_of=tuple(fields.get("average_of", ())),
-    )
-
-
-def _row(name: str, columns: Sequence[PaperColumn], fields: Mapping[str, Any]) -> PaperRow:
-    measured = [column.name for column in columns if not column.average_of]
-    spreads = fields.get("spreads", ())
-    return PaperRow(
-        name=name,
-        printed=fields["printed"],
-        method=fields.get("method", name),
-        options=MappingProxyType(fields.get("options", {})),
-        values=_by_name([column.name for column in columns], fields["values"]),
-        spreads=_by_name(measured if spreads else (), spreads),
-        venue=fields.get("venue", ""),
-    )
-
-
-def _by_name(names: Sequence[str], numbers: Sequence[float]) -> Mapping[str, float]:
-    return MappingProxyType(dict(zip(names, numbers, strict=True)))
-
-
-@functools.cache
-def _side_by_side(name: str) -> PaperTable:
-    parts = [_printed(part) for part in SIDE_BY_SIDE[name]]
-    rows = []
-    for first in parts[0].rows:
-        values = {column: number for part in parts for column, number in part.row(first.name).values.items()}
-        rows.append(dataclasses.replace(first, values=MappingProxyType(values), spreads={}, venue=""))
-    return PaperTable(
-        id=name,
-        numbers=tuple(number for part in parts for number in part.numbers),
-        title=" | ".join(part.title for part in parts),
-        label=" | ".join(part.label for part in parts),
-        columns=tuple(column for part in parts for column in part.columns),
-        rows=tuple(rows),
-        settings=parts[0].settings,  # where they differ, their columns have settings
-        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
-        errata=tuple(erratum for part in parts for erratum in part.errata),
-    )
 
 
 # Accuracies by what was measured
@@ -289,19 +229,17 @@ def printed_accuracy(
     Returns:
         The accuracies, or None if the paper has none of such a stream.
     """
-    main = NETWORKS[0]
+    exact = {name: settings[name] for name in ("delta", "rounds") if settings.get(name) is not None}
+    asked = {"scenario": scenario, "dataset": dataset, **exact}
+    networks = [network or NETWORKS[0], NETWORKS[0]]  # the second in place of the first, others after both
     candidates = []
     for paper in tables().values():
         for column in paper.columns:
-            known = paper.settings_of(column.name)
-            asked = {"scenario": scenario, "dataset": dataset, **{"delta": None, "rounds": None, **settings}}
-            same = all(
-                asked[name] in (known.get(name), None) for name in ("scenario", "dataset", "delta", "rounds")
-            )
-            if column.unit == "%" and not column.average_of and same:
+            known = column.settings
+            if column.unit == "%" and not column.average_of and asked.items() <= known.items():
                 distance = (
-                    (network or main, main, known["model"]).index(known["model"]),
-                    abs(int(known.get("domains", 15)) - domains),
+                    [*networks, known["model"]].index(known["model"]),
+                    abs(known.get("domains", 15) - domains),
                 )
                 candidates.append((distance, paper, column))
     if not candidates:
@@ -314,8 +252,7 @@ def printed_accuracy(
         for row in paper.rows:
             number, spread = row.values[column.name], row.spreads.get(column.name)
             cells.setdefault(row.name, PrintedCell(row, number, spread, paper.numbers[0]))
-    paper, column = columns[0]
-    return PrintedAccuracy(paper.settings_of(column.name), cells)
+    return PrintedAccuracy(columns[0][1].settings, cells)
 
 
 # Claims
@@ -327,7 +264,7 @@ class Cells:
 
     table: str
     method: str
-    columns: tuple[str, ...]
+    columns: Sequence[str]
 
     def mean(self) -> float:
         """Return the mean of the cells."""
@@ -349,6 +286,7 @@ class Claim:
     compare: str = "difference"  # how left and right are compared, a name in COMPARISONS
     left: Cells | None = None  # None if the tables do not have it
     right: Cells | None = None
+    recomputed: float | None = None  # what the tables give, to two digits
     figure: str = ""  # the figure it is read off, if it is not about a table
     note: str = ""  # what else the tables say
 
@@ -365,45 +303,21 @@ class Claim:
         return None if number is None else self.low - self.tolerance <= number <= self.high + self.tolerance
 
 
-def claim(id: str) -> Claim:
-    """Return a claim by its id.
-
-    >>> claim("shuffle-over-alpha-bn").high, claim("shuffle-over-alpha-bn").holds
-    (13, False)
-    """
-    require_known("the paper's claim", id, claims())
-    return claims()[id]
-
-
 @functools.cache
 def claims() -> Mapping[str, Claim]:
-    """Return the claims by their ids, in the order of the paper."""
-    return MappingProxyType({name: _claim(name, fields) for name, fields in read("claims").items()})
+    """Return the claims by their ids, in the order of the paper.
 
-
-def _claim(name: str, fields: Mapping[str, Any]) -> Claim:
-    low, high = fields["stated"]
-    sides = {
-        side: Cells(cells["table"], cells["method"], tuple(cells["columns"]))
-        for side, cells in fields.items()
-        if side in ("left", "right")
-    }
-    plain = {key: content for key, content in fields.items() if key not in ("stated", "recomputed", *sides)}
-    return Claim(id=name, low=low, high=high, left=sides.get("left"), right=sides.get("right"), **plain)
+    >>> claims()["shuffle-over-alpha-bn"].high, claims()["shuffle-over-alpha-bn"].holds
+    (13, False)
+    """
+    found = {}
+    for name, fields in read("claims").items():
+        fields |= {side: Cells(**fields[side]) for side in ("left", "right") if side in fields}
+        found[name] = Claim(id=name, **fields)
+    return found
 
 
 # Figures
-
-
-@dataclass(frozen=True)
-class PaperPanel:
-    """One part of a printed figure: its letter, what it shows, its axes, and its label in the source if any."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    label: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,29 +328,20 @@ class PaperFigure:
     number: int
     title: str
     label: str  # in the paper's source; empty if it has none
-    kind: Literal["measurement", "drawing", "gallery"]  # only measurements have axes
+    kind: Literal["measurement", "drawing", "gallery"]  # only measurements have panels
     claim: str  # what the paper concludes from it
-    panels: tuple[PaperPanel, ...] = ()
-    notes: tuple[str, ...] = ()  # what is remarkable about it
+    panels: Sequence[Mapping[str, str]] = ()  # each with its letter as name, title, x, y, and label if it has one
+    notes: Sequence[str] = ()  # what is remarkable about it
 
 
 @functools.cache
 def figures() -> Mapping[str, PaperFigure]:
-    """Return the figures by their ids, in the order of the paper."""
-    found = {}
-    for number, (name, fields) in enumerate(read("figures").items(), start=1):
-        panels = tuple(PaperPanel(**panel) for panel in fields.pop("panels", []))
-        notes = tuple(fields.pop("notes", []))
-        found[name] = PaperFigure(id=name, number=number, panels=panels, notes=notes, **fields)
-    return MappingProxyType(found)
+    """Return the figures by their ids, in the order of the paper.
 
-
-def figure(id: str) -> PaperFigure:
-    """Return a figure by its id or its number.
-
-    >>> figure("figure12").id
-    'group-counts'
+    >>> figures()["group-counts"].number
+    12
     """
-    numbered = {f"figure{found.number}": found for found in figures().values()}
-    require_known("the paper's figure", id, [*figures(), *numbered])
-    return {**figures(), **numbered}[id]
+    return {
+        name: PaperFigure(id=name, number=number, **fields)
+        for number, (name, fields) in enumerate(read("figures").items(), start=1)
+    }
