@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,13 +26,9 @@ from findtta.tables import render
 
 #: The flags of a setup, by the name of its field; all but the options are given once for every dataset.
 _SETUP_FLAGS = {
-    "data": "--data",
-    "stands_for": "--as",
-    "model": "--model",
-    "weights": "--weights",
-    "normalization": "--normalization",
-    "network": "--network",
-    "data_options": "--data-option",
+    field.name: f"--{field.metadata.get('flag', field.name)}"
+    for field in dataclasses.fields(Setup)
+    if "meaning" in field.metadata
 }
 
 
