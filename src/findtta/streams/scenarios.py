@@ -11,17 +11,7 @@ import numpy as np
 from findtta.data.dataset import CLEAN, SEVERITIES, split_domain
 from findtta.errors import OptionError
 from findtta.options import option
-from findtta.streams.order import (
-    Ints,
-    Order,
-    Samples,
-    Scenario,
-    batch_sizes,
-    batch_sizes_within,
-    generator,
-    serve,
-    shuffled_rows,
-)
+from findtta.streams.order import Ints, Order, Samples, Scenario, batch_sizes, generator, serve_shuffled
 
 VARIANTS = ("text", "paper")
 
@@ -45,8 +35,8 @@ class Static(Scenario):
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
         domain_ids = np.repeat(np.arange(len(samples.domains)), samples.counts)
-        sizes = batch_sizes_within(samples.counts.tolist(), batch_size, self.across)
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        sizes = batch_sizes(len(samples) if self.across else samples.counts.tolist(), batch_size)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,7 @@ class CrossMix(Scenario):
     summary = "all domains mixed in every batch"
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        return Order.once(*mixed(samples, seed), batch_sizes(len(samples), batch_size))
+        return Order(*mixed(samples, seed), batch_sizes(len(samples), batch_size))
 
 
 @dataclass(frozen=True)
@@ -76,14 +66,9 @@ class Lifelong(Scenario):
         self.require_positive_int("rounds")
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        passes = [mixed(samples, seed, round_) for round_ in range(self.rounds)]
-        sizes = batch_sizes(len(samples), batch_size)
-        return Order(
-            domain_ids=np.concatenate([domain_ids for domain_ids, _ in passes]),
-            rows=np.concatenate([rows for _, rows in passes]),
-            sizes=np.tile(sizes, self.rounds),
-            rounds=np.repeat(np.arange(self.rounds), len(sizes)),
-        )
+        domain_ids, rows = np.concatenate([mixed(samples, seed, round_) for round_ in range(self.rounds)], axis=1)
+        sizes = np.tile(batch_sizes(len(samples), batch_size), self.rounds)
+        return Order(domain_ids, rows, sizes, passes=self.rounds)
 
 
 def mixed(samples: Samples, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
@@ -125,7 +110,7 @@ class Shuffle(Scenario):
         alternating = np.stack([np.repeat(singles, batch_size), pool[:in_turn]]).reshape(2, -1, batch_size)
         domain_ids = np.concatenate([alternating.swapaxes(0, 1).ravel(), pool[in_turn:]])
         sizes = batch_sizes(len(domain_ids), batch_size)
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
 
 
 def _without_neighbours(counts: Ints, random: np.random.Generator) -> Ints:
@@ -175,7 +160,7 @@ class Random(Scenario):
             shuffled = Shuffle().arrange(samples, batch_size, seed)
             return _reorder(shuffled, generator(seed, "order of batches"))
         domain_ids, sizes = _draw(samples.counts, batch_size, generator(seed, "domains of batches"))
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
 
 
 def _reorder(order: Order, random: np.random.Generator) -> Order:
@@ -183,7 +168,7 @@ def _reorder(order: Order, random: np.random.Generator) -> Order:
     ends = order.sizes.cumsum()
     chosen = random.permutation(len(ends))
     positions = np.concatenate([np.arange(ends[batch] - order.sizes[batch], ends[batch]) for batch in chosen])
-    return Order.once(order.domain_ids[positions], order.rows[positions], order.sizes[chosen])
+    return Order(order.domain_ids[positions], order.rows[positions], order.sizes[chosen])
 
 
 def _draw(counts: Ints, batch_size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
@@ -239,8 +224,8 @@ class Gradual(Scenario):
         steps = [step for kind in _kinds(samples.domains) for step in _up_and_down(kind, samples)]
         counts = [count for _, count in steps]
         domain_ids = np.repeat(np.array([domain for domain, _ in steps]), counts)
-        sizes = batch_sizes_within(counts, batch_size, self.across)
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        sizes = batch_sizes(len(samples) if self.across else counts, batch_size)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
 
 
 def _kinds(domains: Sequence[str]) -> list[list[int]]:
@@ -297,8 +282,8 @@ class MostlyClean(Scenario):
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
         domain_ids = np.repeat(np.arange(len(samples.domains)), self._used(samples))
         domain_ids = generator(seed, "mostly clean").permutation(domain_ids)
-        rows = serve(domain_ids, shuffled_rows(samples, seed))
-        return Order.once(domain_ids, rows, batch_sizes(len(domain_ids), batch_size))
+        rows = serve_shuffled(domain_ids, samples, seed)
+        return Order(domain_ids, rows, batch_sizes(len(domain_ids), batch_size))
 
     def _used(self, samples: Samples) -> Ints:
         """Return how many samples of each domain the stream has."""
