@@ -151,30 +151,33 @@ def _opened(source: Path | bytes, limits: ImageLimits | None, name: str | None) 
     except MemoryError:
         code, message = "too_many_pixels", "it does not fit into memory."
     except Exception as error:  # a decoder may raise anything on bytes made to break it
-        reason = str(error) or type(error).__name__
-        code, message = "broken", f"the file is broken or incomplete ({reason[:200]})."
+        if isinstance(error, OSError) and error.strerror:  # of the system, not of the decoder
+            code, message = "unreadable", f"cannot be read ({error.strerror})."
+        else:
+            reason = str(error) or type(error).__name__
+            code, message = "broken", f"the file is broken or incomplete ({reason[:200]})."
     raise ImageError(code, f"{name or (source if isinstance(source, Path) else 'image')}: {message}") from None
 
 
 def _open_file(source: Path | bytes, limits: ImageLimits) -> IO[bytes]:
+    size = len(source) if isinstance(source, bytes) else _size_of_file(source)
+    if size > limits.max_bytes:
+        raise ImageError(
+            "too_many_bytes", f"image: {size:,} bytes, and at most {limits.max_bytes:,} are accepted."
+        )
+    if size == 0:
+        raise ImageError("empty", "image: there are no bytes; it must be the content of an image file.")
+    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+
+
+def _size_of_file(path: Path) -> int:
     try:
-        status = source.stat() if isinstance(source, Path) else None
-        if status and not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
-            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
-        size = status.st_size if status else len(source)
-        if size > limits.max_bytes:
-            raise ImageError(
-                "too_many_bytes", f"image: {size:,} bytes, and at most {limits.max_bytes:,} are accepted."
-            )
-        if size == 0:
-            raise ImageError("empty", "image: there are no bytes; it must be the content of an image file.")
-        return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
-    except ImageError:
-        raise
-    except OSError as error:
-        raise ImageError("unreadable", f"image: cannot be read ({error.strerror or error}).") from error
+        status = path.stat()
     except ValueError:  # a null byte in the name
         raise ImageError("unreadable", "image: a file cannot have this name.") from None
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
+        raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
+    return status.st_size
 
 
 def _require_pixels(width: int, height: int, limits: ImageLimits) -> None:

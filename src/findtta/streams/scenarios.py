@@ -34,9 +34,56 @@ class Static(Scenario):
         self.require_flag("across")
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        domain_ids = np.repeat(np.arange(len(samples.domains)), samples.counts)
-        sizes = batch_sizes(len(samples) if self.across else samples.counts.tolist(), batch_size)
+        domains, counts = zip(*self.steps(samples), strict=True)
+        domain_ids = np.repeat(np.array(domains), counts)
+        sizes = batch_sizes(sum(counts) if self.across else counts, batch_size)
         return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
+
+    def steps(self, samples: Samples) -> list[tuple[int, int]]:
+        """Return which domains come after one another, and how many samples of each."""
+        return list(enumerate(samples.counts.tolist()))
+
+
+@dataclass(frozen=True)
+class Gradual(Static):
+    """Each kind of drift grows severity by severity, then fades again; then comes the next kind.
+
+    Severities 1, 2, 3, 4, 5, 4, 3, 2, 1. Every sample comes once: the domain of a severity that is passed twice
+    shows one half of its samples on the way up and the other on the way down, and the worst severity shows all at
+    once.
+    """
+
+    name = "gradual"
+    summary = "each kind of drift grows and fades before the next one comes"
+    usual_severity = SEVERITIES
+
+    def steps(self, samples: Samples) -> list[tuple[int, int]]:
+        steps = []
+        for kind in _kinds(samples.domains):
+            *milder, worst = [(domain, int(samples.counts[domain])) for domain in kind]
+            steps += [(domain, (count + 1) // 2) for domain, count in milder]
+            steps += [worst, *((domain, count // 2) for domain, count in reversed(milder))]
+        return steps
+
+
+def _kinds(domains: Sequence[str]) -> list[list[int]]:
+    """Return for each kind of domain its domains, from the mildest to the worst."""
+    kinds: dict[str, dict[int, int]] = {}
+    for index, domain in enumerate(domains):
+        kind, severity = split_domain(domain)
+        if severity is None:
+            raise OptionError(
+                f"stream 'gradual' needs domains with severities such as 'fog@3', but {domain!r} has none: "
+                "leave it out, for instance with dataset.pick(['fog'], severity=(1, 2, 3, 4, 5))."
+            )
+        kinds.setdefault(kind, {})[severity] = index
+    for kind, by_severity in kinds.items():
+        if len(by_severity) < 2:
+            raise OptionError(
+                f"stream 'gradual' needs at least 2 severities of every kind of domain, but {kind!r} has one: "
+                "pick more, for instance with dataset.pick(severity=(1, 2, 3, 4, 5))."
+            )
+    return [[by_severity[level] for level in sorted(by_severity)] for by_severity in kinds.values()]
 
 
 @dataclass(frozen=True)
@@ -200,60 +247,6 @@ def _share_out(available: Ints, chosen: int, batch_size: int) -> Ints:
         taken[index] += more
         missing -= more
     return taken
-
-
-@dataclass(frozen=True)
-class Gradual(Scenario):
-    """Each kind of drift grows severity by severity, then fades again; then comes the next kind.
-
-    Severities 1, 2, 3, 4, 5, 4, 3, 2, 1. Every sample comes once: the domain of a severity that is passed twice
-    shows one half of its samples on the way up and the other on the way down, and the worst severity shows all at
-    once.
-    """
-
-    name = "gradual"
-    summary = "each kind of drift grows and fades before the next one comes"
-    usual_severity = SEVERITIES
-
-    across: bool = option(False, "let batches run across from one severity to the next")
-
-    def __post_init__(self) -> None:
-        self.require_flag("across")
-
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        steps = [step for kind in _kinds(samples.domains) for step in _up_and_down(kind, samples)]
-        counts = [count for _, count in steps]
-        domain_ids = np.repeat(np.array([domain for domain, _ in steps]), counts)
-        sizes = batch_sizes(len(samples) if self.across else counts, batch_size)
-        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
-
-
-def _kinds(domains: Sequence[str]) -> list[list[int]]:
-    """Return for each kind of domain its domains, from the mildest to the worst."""
-    kinds: dict[str, dict[int, int]] = {}
-    for index, domain in enumerate(domains):
-        kind, severity = split_domain(domain)
-        if severity is None:
-            raise OptionError(
-                f"stream 'gradual' needs domains with severities such as 'fog@3', but {domain!r} has none: "
-                "leave it out, for instance with dataset.pick(['fog'], severity=(1, 2, 3, 4, 5))."
-            )
-        kinds.setdefault(kind, {})[severity] = index
-    for kind, by_severity in kinds.items():
-        if len(by_severity) < 2:
-            raise OptionError(
-                f"stream 'gradual' needs at least 2 severities of every kind of domain, but {kind!r} has one: "
-                "pick more, for instance with dataset.pick(severity=(1, 2, 3, 4, 5))."
-            )
-    return [[by_severity[level] for level in sorted(by_severity)] for by_severity in kinds.values()]
-
-
-def _up_and_down(kind: Sequence[int], samples: Samples) -> list[tuple[int, int]]:
-    """Return the steps of one kind: which domain, and how many samples of it."""
-    *milder, worst = [(domain, int(samples.counts[domain])) for domain in kind]
-    up = [(domain, (count + 1) // 2) for domain, count in milder]
-    down = [(domain, count // 2) for domain, count in reversed(milder)]
-    return [*up, worst, *down]
 
 
 @dataclass(frozen=True)
