@@ -76,12 +76,9 @@ def load(
     fit(model.net, state, arch=name, source=str(path))
     if card is not None:
         built = model.card
+        side = card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size
         model.card = dataclasses.replace(
-            card,
-            mean=built.mean,
-            std=built.std,
-            input_size=built.input_size,
-            image_size=card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size,
+            card, mean=built.mean, std=built.std, input_size=built.input_size, image_size=side
         )
     return model.eval()
 
@@ -109,15 +106,7 @@ def is_own(name: str) -> bool:
 
 
 def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
-    """Load a model to inspect it: an architecture may have fresh weights and any number of classes.
-
-    Args:
-        name: As for ``load``.
-        weights: A state dict to load, or None.
-
-    Returns:
-        The module.
-    """
+    """Load a model, named as for ``load``, to inspect it: an architecture needs no weights here."""
     if name in SHIPPED or name.endswith(".safetensors"):
         return load(name, weights=weights)
     model = _call(name) if is_own(name) else build(name, num_classes=1000).net
