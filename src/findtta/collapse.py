@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.functional.entropy import softmax_entropy
+from findtta.functional import softmax_entropy
 
 MEMORY = 0.98  # share of the statistics kept from one batch to the next: about the last 50 batches count
 ENOUGH_SAMPLES = 32  # with fewer, there is no verdict
