@@ -239,14 +239,9 @@ def _share_out(available: Ints, chosen: int, batch_size: int) -> Ints:
     taken[:chosen] = each
     taken[:rest] += 1
     taken = np.minimum(taken, available)
-    missing = batch_size - taken.sum()
-    for index in range(len(available)):
-        if missing == 0:
-            break
-        more = min(missing, available[index] - taken[index])
-        taken[index] += more
-        missing -= more
-    return taken
+    spare = available - taken
+    missing = batch_size - taken.sum() - (spare.cumsum() - spare)  # after those before have given all they have
+    return taken + np.clip(missing, 0, spare)
 
 
 @dataclass(frozen=True)
