@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -78,18 +78,6 @@ def default_recipe(data: str, arch: str, **changes: Any) -> Recipe:
     return Recipe(**(settings | changes))
 
 
-class TrainingSource(Protocol):
-    """Gives the images of an epoch; the same for the same seed, epoch and position."""
-
-    def __len__(self) -> int:
-        """Return the images per epoch."""
-        ...
-
-    def batch(self, epoch: int, positions: Rows) -> tuple[Images, Labels]:
-        """Return the images at these positions of an epoch."""
-        ...
-
-
 class DrawnShapes:
     """Shapes that no epoch shows twice, so that a model cannot memorize them.
 
@@ -127,6 +115,10 @@ class Augmented:
         keys = sample_keys(self._seed, positions, "augment", epoch)
         top, left, mirrored = integers(keys, 0, 2 * self._pad + 1, 3).T
         return crop(images, top, left, mirrored % 2 == 1, self._pad), self._labels[positions]
+
+
+#: Gives the images of an epoch, the same for the same seed, epoch and position.
+TrainingSource = DrawnShapes | Augmented
 
 
 def crop(images: Images, top: Rows, left: Rows, mirrored: np.ndarray, pad: int) -> Images:
