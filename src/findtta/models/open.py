@@ -54,7 +54,7 @@ def load(
         if img_size is not None:
             raise OptionError(f"img_size is for named architectures; {name!r} must be built for its size itself.")
         return _load_own(name, weights, num_classes or fallback_classes, normalization)
-    path = _find_weights(name, weights)
+    path = find_weights(name, weights)
     state, card = read_weights(path)
     if name in SHIPPED or weights is None:
         if card is None:
@@ -83,7 +83,7 @@ def load(
     return model.eval()
 
 
-def _find_weights(name: str, weights: str | Path | None) -> Path:
+def find_weights(name: str, weights: str | Path | None = None) -> Path:
     """Return the file of the weights of a shipped model, of a .safetensors file or of an architecture."""
     if name in SHIPPED:
         if weights is not None:
