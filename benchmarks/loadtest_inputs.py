@@ -19,7 +19,7 @@ from PIL import Image
 
 from findtta.data.shapes import draw
 from findtta.errors import InputError
-from findtta.images import SUFFIXES, decode_image
+from findtta.images import SUFFIXES, read_image
 
 #: Statuses with which a server refuses what it cannot read and never will.
 REJECTED = frozenset({400, 413, 415, 422})
@@ -133,7 +133,7 @@ def _found(folder: Path) -> list[tuple[str, bytes]]:
     for file in files[:_POOL]:
         data = file.read_bytes()
         format = {".jpg": "jpeg"}.get(file.suffix.lower(), file.suffix.lower().removeprefix("."))
-        pixels = decode_image(data)  # an image that cannot be read would look like a fault of the server
+        pixels = read_image(data)  # an image that cannot be read would look like a fault of the server
         pool.append((format, data) if format in MEDIA_TYPES else ("png", encode(pixels, "png")))
     return pool
 

@@ -22,7 +22,7 @@ from findtta.cli import main as command
 from findtta.data.dataset import CLEAN
 from findtta.data.open import load_as_is
 from findtta.models import load
-from findtta.predictor import Predictor
+from findtta.predictor import Predictor, PredictorSettings
 from findtta.serve import Settings
 from findtta.serve.app import Frontend
 from findtta.serve.engine import Description
@@ -89,7 +89,7 @@ def seen(monkeypatch):
 
 def through_dataset(folder):
     """Pixels and probabilities as an evaluation on a folder has them."""
-    predictor = Predictor(load(MODEL), METHOD)
+    predictor = PredictorSettings(model=load(MODEL), method=METHOD).predictor()
     dataset = load_as_is(folder, preprocessing=predictor.preprocess)
     pixels = dataset.images(CLEAN, np.arange(len(dataset.labels(CLEAN))))
     return pixels, predictor(pixels).probabilities

@@ -6,7 +6,7 @@ import findtta
 from findtta.errors import InputError, OptionError, UnknownNameError
 from findtta.images import Preprocessing
 from findtta.models import Classifier, ModelCard, load
-from findtta.predictor import Predictions, Predictor, PredictorSettings
+from findtta.predictor import Predictions, PredictorSettings
 from nets import TinyNet, filled
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 32, 32, 3), np.uint8)
@@ -17,10 +17,14 @@ def tiny(**card) -> Classifier:
     return Classifier(filled(TinyNet()), ModelCard(**(known | card))).eval()
 
 
+def predictor_of(model: Classifier, method: str, **settings):
+    return PredictorSettings(model=model, method=method, **settings).predictor()
+
+
 @pytest.mark.parametrize("method", ["source", "find", "find-star", "tbn", "iabn"])
 def test_predictions_are_those_of_the_adapted_model(method):
     model = load("shapes-resnet26")
-    predictor = Predictor(model, method)
+    predictor = predictor_of(model, method)
     found = predictor(IMAGES)
     batch = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float() / 255
     expected = torch.softmax(findtta.adapt(model, method)(batch), 1).numpy()
@@ -35,24 +39,24 @@ def test_predictions_are_those_of_the_adapted_model(method):
 def test_options_reach_the_method_and_the_model_is_not_changed():
     model = load("shapes-resnet26")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    one = Predictor(model, "find", options={"alpha": 1.0})(IMAGES)
-    unadapted = Predictor(model, "source")(IMAGES)
+    one = predictor_of(model, "find", options={"alpha": 1.0})(IMAGES)
+    unadapted = predictor_of(model, "source")(IMAGES)
     assert np.array_equal(one.probabilities, unadapted.probabilities)
     assert (one.last_groups == -1).all()
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     with pytest.raises(UnknownNameError, match="alfa"):
-        Predictor(model, "find", options={"alfa": 1.0})
+        predictor_of(model, "find", options={"alfa": 1.0})
 
 
 def test_a_model_stays_on_its_device():
     model = tiny()
-    predictor = Predictor(model, "find", device="meta", image_size=32)
+    predictor = predictor_of(model, "find", device="meta", image_size=32)
     assert {tensor.device.type for tensor in model.state_dict().values()} == {"cpu"}
     assert {tensor.device.type for tensor in predictor.adapted.state_dict().values()} == {"meta"}
 
 
 def test_read_only_images_and_none_at_all():
-    predictor = Predictor(tiny(), "find", image_size=32)
+    predictor = predictor_of(tiny(), "find", image_size=32)
     frozen = IMAGES.copy()
     frozen.setflags(write=False)
     assert np.array_equal(predictor(frozen).probabilities, predictor(IMAGES).probabilities)
@@ -64,25 +68,24 @@ def test_read_only_images_and_none_at_all():
 @pytest.mark.parametrize("images", [IMAGES[0], IMAGES[:, :16], IMAGES.astype(np.float32)])
 def test_images_that_were_not_preprocessed_are_refused(images):
     with pytest.raises(InputError, match=r"uint8 of shape \(samples, 32, 32, 3\)"):
-        Predictor(tiny(), "source", image_size=32)(images)
+        predictor_of(tiny(), "source", image_size=32)(images)
 
 
 def test_preprocessing_is_that_of_the_card_unless_given():
     card = tiny(image_size=48, crop=0.5, interpolation="bicubic")
-    assert Predictor(card, "source").preprocess == Preprocessing.square(48, 0.5, "bicubic")
-    given = Predictor(card, "source", image_size=32, crop=1.0, interpolation="bilinear").preprocess
+    assert predictor_of(card, "source").preprocess == Preprocessing.square(48, 0.5, "bicubic")
+    given = predictor_of(card, "source", image_size=32, crop=1.0, interpolation="bilinear").preprocess
     assert given == Preprocessing.square(32)
     with pytest.raises(OptionError, match="image_size must be given"):
-        Predictor(tiny(), "source")
+        predictor_of(tiny(), "source")
 
 
 def test_classes_without_names_have_their_numbers():
-    assert Predictor(tiny(image_size=32), "source").labels == ("0", "1", "2", "3")
+    assert predictor_of(tiny(image_size=32), "source").labels == ("0", "1", "2", "3")
 
 
 def test_settings_make_the_predictor():
-    settings = PredictorSettings(model=tiny(), method="tbn", image_size=16)
-    predictor = settings.predictor()
+    predictor = predictor_of(tiny(), "tbn", image_size=16)
     assert predictor.adapted.name == "tbn"
     assert predictor.preprocess.size == (16, 16)
     for wrong in ({"device": "toaster"}, {"image_size": 0}, {"num_classes": True}):
@@ -90,7 +93,7 @@ def test_settings_make_the_predictor():
             PredictorSettings(**wrong)
     if not torch.cuda.is_available():
         with pytest.raises(OptionError, match="device 'cuda' cannot be used"):
-            PredictorSettings(model=tiny(), image_size=16, device="cuda").predictor()
+            predictor_of(tiny(), "find", image_size=16, device="cuda")
 
 
 def test_summaries_over_layers():

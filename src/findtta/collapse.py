@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from findtta.functional.entropy import softmax_entropy
+from findtta.functional import softmax_entropy
 
 MEMORY = 0.98  # share of the statistics kept from one batch to the next: about the last 50 batches count
 ENOUGH_SAMPLES = 32  # with fewer, there is no verdict
@@ -99,19 +99,12 @@ class CollapseGuard(nn.Module):
         self.began.fill_(-1)
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {
-            "batches": self.batches,
-            "counts": self.counts,
-            "entropy_sum": self.entropy_sum,
-            "began": self.began,
-        }
+        return {name: getattr(self, name) for name in ("batches", "counts", "entropy_sum", "began")}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         device = self.began.device
-        self.batches = state["batches"]
-        self.counts = None if state["counts"] is None else state["counts"].to(device, copy=True)
-        self.entropy_sum = state["entropy_sum"].to(device, copy=True)
-        self.began = state["began"].to(device, copy=True)
+        for name, value in state.items():
+            setattr(self, name, value.to(device, copy=True) if isinstance(value, Tensor) else value)
 
 
 def effective_classes(counts: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import torch
@@ -93,56 +93,94 @@ class _Silence:
 _silence = _Silence()
 
 
-def decode_image(data: bytes, limits: ImageLimits | None = None) -> Pixels:
-    """Read an image file as RGB.
+def read_image(
+    source: Path | bytes,
+    limits: ImageLimits | None = None,
+    preprocessing: Preprocessing | None = None,
+    *,
+    name: str | None = None,
+) -> Pixels:
+    """Read an image file as RGB: the one way from a file to the pixels that a model gets.
 
     Of an animation the first frame is taken; the EXIF orientation is applied; transparent pixels are blended
     with white; 16 bits per channel become 8; CMYK and grey become RGB.
 
     Args:
-        data: The bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file.
+        source: A JPEG, PNG, WebP, GIF, BMP or TIFF file, or the bytes of one.
         limits: How large it may be.
+        preprocessing: How it is brought to size; None leaves it as it is.
+        name: What errors call it; by default its path, or "image".
 
     Returns:
         The image, uint8, ``(height, width, 3)``.
 
     Raises:
-        ImageError: If it is not an image, broken, or too large.
+        ImageError: If it cannot be read, is not an image, is broken, or is too large.
     """
+    with _opened(source, limits, name) as image:
+        image.seek(0)
+        pixels = np.asarray(_to_rgb(image), dtype=np.uint8).copy()
+    return preprocessing(pixels) if preprocessing else pixels
+
+
+def image_size(
+    source: Path | bytes, limits: ImageLimits | None = None, *, name: str | None = None
+) -> tuple[int, int]:
+    """Return height and width of an image as ``read_image`` gives it, mostly without decoding it."""
+    with _opened(source, limits, name) as image:
+        sideways = image.width != image.height and _orientation(image) >= 5
+        return (image.width, image.height) if sideways else (image.height, image.width)
+
+
+@contextmanager
+def _opened(source: Path | bytes, limits: ImageLimits | None, name: str | None) -> Iterator[Image.Image]:
+    """Open an image within limits; any error until it is closed becomes an ``ImageError`` that names the image."""
     limits = limits or ImageLimits()
-    if not data:
-        raise ImageError("empty", "image: there are no bytes; send the content of an image file.")
-    if len(data) > limits.max_bytes:
-        raise _too_many_bytes(len(data), limits)
     try:
         # Pillow warns about size, which is checked here, and about odd metadata, which is not used.
-        with _silence, Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            _require_size(image, limits)
-            image.seek(0)
-            return np.asarray(_to_rgb(image), dtype=np.uint8).copy()
-    except ImageError:
-        raise
+        with _open_file(source, limits) as file, _silence, Image.open(file, formats=FORMATS) as image:
+            _require_pixels(image.width, image.height, limits)
+            yield image
+        return
+    except ImageError as error:
+        code, message = error.code, str(error).removeprefix("image: ")
     except UnidentifiedImageError:
-        raise ImageError(
-            "not_an_image", f"image: these {len(data):,} bytes are not a {', '.join(FORMATS)} file."
-        ) from None
+        code, message = "not_an_image", f"it is not a readable image ({', '.join(FORMATS)})."
     except Image.DecompressionBombError:
-        raise ImageError(
-            "too_many_pixels", f"image: it has more than the {limits.max_pixels:,} pixels that are accepted."
-        ) from None
+        code, message = "too_many_pixels", f"it has more than the {limits.max_pixels:,} pixels that are accepted."
     except MemoryError:
-        raise ImageError("too_many_pixels", "image: it does not fit into memory.") from None
+        code, message = "too_many_pixels", "it does not fit into memory."
     except Exception as error:  # a decoder may raise anything on bytes made to break it
-        reason = str(error) or type(error).__name__
-        raise ImageError("broken", f"image: the file is broken or incomplete ({reason[:200]}).") from None
+        if isinstance(error, OSError) and error.strerror:  # of the system, not of the decoder
+            code, message = "unreadable", f"cannot be read ({error.strerror})."
+        else:
+            reason = str(error) or type(error).__name__
+            code, message = "broken", f"the file is broken or incomplete ({reason[:200]})."
+    raise ImageError(code, f"{name or (source if isinstance(source, Path) else 'image')}: {message}") from None
 
 
-def _too_many_bytes(count: int, limits: ImageLimits) -> ImageError:
-    return ImageError("too_many_bytes", f"image: {count:,} bytes, and at most {limits.max_bytes:,} are accepted.")
+def _open_file(source: Path | bytes, limits: ImageLimits) -> IO[bytes]:
+    size = len(source) if isinstance(source, bytes) else _size_of_file(source)
+    if size > limits.max_bytes:
+        raise ImageError(
+            "too_many_bytes", f"image: {size:,} bytes, and at most {limits.max_bytes:,} are accepted."
+        )
+    if size == 0:
+        raise ImageError("empty", "image: there are no bytes; it must be the content of an image file.")
+    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
 
 
-def _require_size(image: Image.Image, limits: ImageLimits) -> None:
-    width, height = image.size
+def _size_of_file(path: Path) -> int:
+    try:
+        status = path.stat()
+    except ValueError:  # a null byte in the name
+        raise ImageError("unreadable", "image: a file cannot have this name.") from None
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
+        raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
+    return status.st_size
+
+
+def _require_pixels(width: int, height: int, limits: ImageLimits) -> None:
     if width * height > limits.max_pixels:
         raise ImageError(
             "too_many_pixels",
@@ -170,6 +208,13 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # the EXIF data is broken, but the image is not
+        return 1
+
+
 def _to_eight_bits(image: Image.Image) -> Image.Image:
     values = np.asarray(image, dtype=np.float64)
     if not np.isfinite(values).all():
@@ -195,7 +240,6 @@ def read_array(values: Any, limits: ImageLimits | None = None) -> Pixels:
     Raises:
         ImageError: If it is something else.
     """
-    limits = limits or ImageLimits()
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RecursionError, OverflowError):
@@ -208,12 +252,7 @@ def read_array(values: Any, limits: ImageLimits | None = None) -> Pixels:
         raise ImageError(
             "wrong_shape", f"image: an array must be (height, width, 3), got {tuple(np.shape(values))}."
         )
-    if array.shape[0] * array.shape[1] > limits.max_pixels:
-        raise ImageError(
-            "too_many_pixels",
-            f"image: {array.shape[1]:,} x {array.shape[0]:,} pixels, and at most {limits.max_pixels:,} in all "
-            "are accepted.",
-        )
+    _require_pixels(array.shape[1], array.shape[0], limits or ImageLimits())
     if not np.isfinite(array).all():
         raise ImageError("not_finite", "image: the array has values that are NaN or infinite.")
     top = 1 if array.dtype.kind == "f" else 255
@@ -291,91 +330,10 @@ class Preprocessing(Options):
             # Of a long and thin image only what is kept is computed. The result differs from that of the whole by
             # rounding, since Pillow takes a box in single precision.
             by_height, by_width = height / resized[0], width / resized[1]
-            box = (left * by_width, top * by_height, (left + out_width) * by_width, (top + out_height) * by_height)
-            scaled = whole.resize((out_width, out_height), filter, box=_within(box, width, height))
+            right, bottom = (left + out_width) * by_width, (top + out_height) * by_height
+            box = (left * by_width, top * by_height, min(right, width), min(bottom, height))
+            scaled = whole.resize((out_width, out_height), filter, box=box)
         return np.asarray(scaled, dtype=np.uint8)
-
-
-def _within(box: tuple[float, float, float, float], width: int, height: int) -> tuple[float, float, float, float]:
-    """Undo what rounding may have put outside of the image."""
-    left, top, right, bottom = box
-    return max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
-
-
-def read_image(
-    source: Path | bytes,
-    preprocessing: Preprocessing | None = None,
-    limits: ImageLimits | None = None,
-    *,
-    name: str | None = None,
-) -> Pixels:
-    """Read an image file and prepare it: the one way from a file to the pixels that a model gets.
-
-    Args:
-        source: A file, or the bytes of one.
-        preprocessing: How it is brought to size; None leaves it as it is.
-        limits: How large it may be.
-        name: What errors call it; by default the path of the file.
-
-    Returns:
-        The image, uint8 ``(height, width, 3)``.
-
-    Raises:
-        ImageError: If it cannot be read.
-    """
-    limits = limits or ImageLimits()
-    with _named(source, name):
-        image = decode_image(_read_file(source, limits) if isinstance(source, Path) else source, limits)
-    return preprocessing(image) if preprocessing else image
-
-
-def _read_file(path: Path, limits: ImageLimits) -> bytes:
-    """Read no more bytes than are accepted, and from a regular file only."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
-            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
-        if status.st_size > limits.max_bytes:
-            raise _too_many_bytes(status.st_size, limits)
-        with path.open("rb") as file:
-            return file.read(limits.max_bytes + 1)
-    except ImageError:
-        raise
-    except ValueError:  # a null byte in the name
-        raise ImageError("unreadable", "image: a file cannot have this name.") from None
-
-
-def image_size(source: Path | bytes, *, name: str | None = None) -> tuple[int, int]:
-    """Return height and width of an image file as ``read_image`` gives it, mostly without decoding it."""
-    with _named(source, name):
-        try:
-            file = io.BytesIO(source) if isinstance(source, bytes) else source
-            with _silence, Image.open(file, formats=FORMATS) as image:
-                sideways = image.width != image.height and _orientation(image) >= 5
-                return (image.width, image.height) if sideways else (image.height, image.width)
-        except Exception as error:  # a decoder may raise anything on bytes made to break it
-            raise ImageError("not_an_image", f"image: it is not a readable image ({error}).") from error
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # the EXIF data is broken, but the image is not
-        return 1
-
-
-@contextmanager
-def _named(source: Path | bytes, name: str | None) -> Iterator[None]:
-    """Put the name of an image before errors about it."""
-    name = name or (str(source) if isinstance(source, Path) else None)
-    try:
-        yield
-    except OSError as error:
-        raise ImageError("unreadable", f"{name}: cannot be read ({error.strerror or error}).") from error
-    except ImageError as error:
-        if name is None:
-            raise
-        raise ImageError(error.code, f"{name}: {str(error).removeprefix('image: ')}") from error
 
 
 def to_input(images: NDArray[np.uint8], device: torch.device | str = "cpu") -> torch.Tensor:

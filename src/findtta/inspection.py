@@ -25,7 +25,7 @@ DRIFTED_KL = 1.0
 
 @dataclass(frozen=True)
 class LayerFinding:
-    """One normalisation layer, and a note about it."""
+    """One normalisation layer, and a note about it; ``channels`` is None if it is not BatchNorm."""
 
     name: str
     kind: str

@@ -129,54 +129,49 @@ class Options:
 
     def require_fraction(self, *names: str) -> None:
         """Raise unless options are numbers from 0 to 1."""
-        for name, value in self._given(names):
-            require_number(name, value, 0, 1)
+        self._each(names, require_number, 0, 1)
 
     def require_number(self, *names: str) -> None:
         """Raise unless options are numbers."""
-        for name, value in self._given(names):
-            require_number(name, value)
+        self._each(names, require_number)
 
     def require_positive_int(self, *names: str) -> None:
         """Raise unless options are whole numbers of at least 1."""
-        for name, value in self._given(names):
-            require_int(name, value)
+        self._each(names, require_int)
 
     def require_at_least_zero(self, *names: str) -> None:
         """Raise unless options are finite numbers of at least 0."""
-        for name, value in self._given(names):
-            require_number(name, value, 0)
+        self._each(names, require_number, 0)
 
     def require_positive(self, *names: str) -> None:
         """Raise unless options are finite numbers above 0."""
-        for name, value in self._given(names):
-            require_number(name, value, 0)
-            if value == 0:
-                raise OptionError(f"{name} must be above 0, got {value!r}.")
+        self._each(names, require_number, 0)
+        for name in names:
+            if getattr(self, name) == 0:
+                raise OptionError(f"{name} must be above 0, got {getattr(self, name)!r}.")
 
     def require_flag(self, *names: str) -> None:
         """Raise unless options are True or False."""
-        for name, value in self._given(names):
-            if not isinstance(value, bool):
-                raise OptionError(f"{name} must be True or False, got {value!r}.")
+        for name in names:
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}.")
 
     def require_seed(self, *names: str) -> None:
         """Raise unless options are whole numbers that a random generator takes as its seed."""
-        for name, value in self._given(names):
-            require_int(name, value, 0, 2**63 - 1)
+        self._each(names, require_int, 0, 2**63 - 1)
 
     def require_choice(self, name: str, *choices: str) -> None:
         """Raise unless an option is one of a few choices."""
-        for label, value in self._given((name,)):
-            require_choice(label, value, *choices)
+        require_choice(name, getattr(self, name), *choices)
 
     def unless_none(self, name: str, require: Callable[[str], None]) -> None:
         """Check an option with one of the methods above if it has a value."""
         if getattr(self, name) is not None:
             require(name)
 
-    def _given(self, names: Iterable[str]) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in names]
+    def _each(self, names: Iterable[str], require: Callable[..., None], *bounds: float) -> None:
+        for name in names:
+            require(name, getattr(self, name), *bounds)
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

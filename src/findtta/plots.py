@@ -153,26 +153,22 @@ def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     rows = math.ceil(len(panels) / columns)
     grid = figure.subplots(rows, columns, squeeze=False)
     axes = [axis for row in grid for axis in row]
-    handles: dict[str, Any] = {}
+    crowded = any(map(_is_crowded, panels))
+    handles: dict[str, Any] = {}  # of the legend beside or below the panels
     for axis, panel in zip(axes, panels, strict=False):
         named = draw_panel(axis, panel)
-        if not panel.legend:
-            continue
-        if any(map(_is_crowded, panels)):
+        if panel.legend and (crowded or panel.right):  # it would hide what is drawn, on either axis
             handles |= named
-        elif panel.right:
-            handles |= named  # below, where it cannot hide what is drawn on either axis
-        elif len(named) > 1:
+        elif panel.legend and len(named) > 1:
             where = "upper right" if panel.style == "bars" else "best"
             axis.legend(named.values(), named.keys(), loc=where, fontsize=8, framealpha=0.85, edgecolor="0.85")
     for axis in axes[len(panels) :]:
         axis.remove()
-    if handles and any(map(_is_crowded, panels)):
-        figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
-    elif handles:
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
-        )
+    if handles:
+        place: dict[str, Any] = {"loc": "outside right upper"}
+        if not crowded:
+            place = {"loc": "outside lower center", "ncols": 4}
+        figure.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, **place)
 
 
 def draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
@@ -190,9 +186,8 @@ def draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
     axis.spines["right"].set_visible(bool(panel.right))
     if panel.doubling:
         axis.set_xscale("log", base=2)
-    right = None
-    if panel.right:
-        right = axis.twinx()
+    right = axis.twinx() if panel.right else None
+    if right is not None:
         right.set_ylabel(panel.right, fontsize=9)
         right.tick_params(labelsize=8)
         right.spines["top"].set_visible(False)
@@ -225,8 +220,7 @@ def _draw_line(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
         markersize=4.5,
         zorder=3 if series.look in _STRONG else 2,
     )
-    if any(series.spread):
-        axis.errorbar(series.x, series.y, series.spread, fmt="none", ecolor=colour, elinewidth=0.9, capsize=2)
+    _draw_spread(axis, series.x, series, colour)
     return drawn
 
 
@@ -234,9 +228,8 @@ def _draw_band(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
     colour, _, line = _look(series, index)
     (drawn,) = axis.plot(series.x, series.y, color=colour, linestyle=line, linewidth=1.5)
     if any(series.spread):
-        low, high = (
-            [y + sign * spread for y, spread in zip(series.y, series.spread, strict=True)] for sign in (-1, 1)
-        )
+        pairs = list(zip(series.y, series.spread, strict=True))
+        low, high = [y - spread for y, spread in pairs], [y + spread for y, spread in pairs]
         axis.fill_between(series.x, low, high, color=colour, alpha=0.18, linewidth=0)
     return drawn
 
@@ -247,8 +240,7 @@ def _draw_bar(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
     width = 0.8 / count
     places = [x + (index - (count - 1) / 2) * width for x in series.x]
     drawn = axis.bar(places, series.y, width * 0.94, color=colour)
-    if any(series.spread):
-        axis.errorbar(places, series.y, series.spread, fmt="none", ecolor="0.2", elinewidth=0.9, capsize=2)
+    _draw_spread(axis, places, series, "0.2")
     axis.bar_label(drawn, fmt="%.1f", fontsize=7, padding=2)
     return drawn
 
@@ -270,6 +262,11 @@ def _draw_points(axis: Axes, panel: Panel, series: Series, index: int) -> Any:
     for x, y, text in zip(series.x, series.y, series.labels, strict=False):
         axis.annotate(text, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7, color=colour)
     return drawn
+
+
+def _draw_spread(axis: Axes, places: Sequence[float], series: Series, colour: str) -> None:
+    if any(series.spread):
+        axis.errorbar(places, series.y, series.spread, fmt="none", ecolor=colour, elinewidth=0.9, capsize=2)
 
 
 _DRAWN = {"lines": _draw_line, "bands": _draw_band, "bars": _draw_bar, "points": _draw_points}

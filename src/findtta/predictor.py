@@ -81,15 +81,7 @@ class PredictorSettings(Options):
     def predictor(self, model: Classifier | None = None) -> Predictor:
         """Put the model, loaded now if not given, under the method on the device."""
         try:
-            return Predictor(
-                model or self.load_model(),
-                self.method,
-                options=self.options,
-                device=self.device,
-                image_size=self.image_size,
-                crop=self.crop,
-                interpolation=self.interpolation,
-            )
+            return Predictor(model or self.load_model(), self)
         except (RuntimeError, AssertionError) as error:  # torch without CUDA, or no such GPU
             if self.device == "cpu":
                 raise
@@ -131,16 +123,7 @@ class Predictions:
 
 
 class Predictor:
-    """A model under a method, which takes images and returns predictions.
-
-    Args:
-        model: The model; it is copied, not changed.
-        method: Name of a method.
-        options: The method's options.
-        device: Where it runs.
-        image_size: Side of the images it gets; these three are the model's own by default.
-        crop: Fraction of the shorter side that the centre crop keeps.
-        interpolation: How images are resized.
+    """A model under a method, which takes images and returns predictions; made by ``PredictorSettings.predictor``.
 
     Attributes:
         labels: The names of the classes, or their numbers if the model's card has no names.
@@ -148,22 +131,12 @@ class Predictor:
         preprocess: Turns an image of any size into what ``__call__`` takes.
     """
 
-    def __init__(
-        self,
-        model: Classifier,
-        method: str = "find",
-        *,
-        options: Mapping[str, Any] | None = None,
-        device: str | torch.device = "cpu",
-        image_size: int | None = None,
-        crop: float | None = None,
-        interpolation: str | None = None,
-    ) -> None:
-        self.device = torch.device(device)
-        self.preprocess = preprocessing_of(model, image_size, crop, interpolation)
+    def __init__(self, model: Classifier, settings: PredictorSettings) -> None:
+        self.device = torch.device(settings.device)
+        self.preprocess = preprocessing_of(model, settings.image_size, settings.crop, settings.interpolation)
         if any(tensor.device != self.device for tensor in model.state_dict().values()):
             model = copy.deepcopy(model).to(self.device)  # moving changes a model in place
-        self.adapted = adapt(model, method, **(options or {}))
+        self.adapted = adapt(model, settings.method, **settings.options)
         self.card = model.card
         self.labels = model.card.classes or tuple(str(index) for index in range(model.card.num_classes))
         self._recorder = Recorder(self.adapted)

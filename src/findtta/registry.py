@@ -39,6 +39,8 @@ BUILT_IN: dict[str, str] = {
     "find-soft": "findtta.algorithms.find_soft:FINDSoft",
 }
 
+_PROPERTIES = ("stateful", "needs_grad", "batch_dependent", "exportable")
+
 
 @dataclass(frozen=True)
 class MethodInfo:
@@ -70,10 +72,7 @@ class MethodInfo:
         return "defaults: " + ", ".join(f"{name}={_short(value)}" for name, value in self.defaults.items())
 
     def __str__(self) -> str:
-        properties = [
-            f"{key.replace('_', ' ')}: {'yes' if getattr(self, key) else 'no'}"
-            for key in ("stateful", "needs_grad", "batch_dependent", "exportable")
-        ]
+        properties = [f"{key.replace('_', ' ')}: {'yes' if getattr(self, key) else 'no'}" for key in _PROPERTIES]
         lines = [f"{self.name}: {self.summary}", f"  {', '.join(properties)}"]
         lines += [f"  passes per batch: {self.cost.forward} forward, {self.cost.backward} backward"]
         lines += [f"  when it fails: {self.weakness}"] if self.weakness else []
@@ -92,9 +91,9 @@ class Catalogue(dict[str, MethodInfo]):
     """Methods by name; iterating gives the names, printing gives a table."""
 
     def __str__(self) -> str:
-        header = ("method", "stateful", "needs grad", "batch dependent", "exportable", "forward", "backward")
+        header = ("method", *(key.replace("_", " ") for key in _PROPERTIES), "forward", "backward")
         rows = [
-            (m.name, m.stateful, m.needs_grad, m.batch_dependent, m.exportable, m.cost.forward, m.cost.backward)
+            (m.name, *(getattr(m, key) for key in _PROPERTIES), m.cost.forward, m.cost.backward)
             for m in self.values()
         ]
         details = [f"{m.name}: {m.summary}\n  {m.citation}\n  {m.default_text()}" for m in self.values()]
@@ -136,15 +135,9 @@ def describe(method: type[Adapted]) -> MethodInfo:
         field.name: (field.default, field.metadata.get("meaning", ""))
         for field in dataclasses.fields(method.options_type)
     }
+    declared = ("name", "summary", "citation", "weakness", *_PROPERTIES)
     return MethodInfo(
-        name=method.name,
-        summary=method.summary,
-        citation=method.citation,
-        weakness=method.weakness,
-        stateful=method.stateful,
-        needs_grad=method.needs_grad,
-        batch_dependent=method.batch_dependent,
-        exportable=method.exportable,
+        **{name: getattr(method, name) for name in declared},
         cost=method.passes,
         options=options,
         presets=method.options_type.presets(),

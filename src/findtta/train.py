@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -70,33 +70,12 @@ class Recipe(Options):
 
 
 def default_recipe(data: str, arch: str, **changes: Any) -> Recipe:
-    """Return the recipe for a dataset and an architecture, with some settings changed.
-
-    Args:
-        data: ``"shapes"``, ``"cifar10"`` or ``"cifar100"``.
-        arch: The architecture; vision transformers are trained with AdamW.
-        **changes: Settings to replace.
-
-    Returns:
-        The recipe.
-    """
-    settings: dict[str, Any] = {"epochs": 28 if data == "shapes" else 150}
-    if "vit" in arch:
+    """Return the recipe for "shapes", "cifar10" or "cifar100" and an architecture, with some settings changed."""
+    transformer = "vit" in arch
+    settings: dict[str, Any] = {"epochs": 150 if data != "shapes" else 16 if transformer else 28}
+    if transformer:
         settings |= {"optimizer": "adamw", "learning_rate": 2e-3, "weight_decay": 0.05}
-        settings["epochs"] = 16 if data == "shapes" else 150
     return Recipe(**(settings | changes))
-
-
-class TrainingSource(Protocol):
-    """Gives the images of an epoch; the same for the same seed, epoch and position."""
-
-    def __len__(self) -> int:
-        """Return the images per epoch."""
-        ...
-
-    def batch(self, epoch: int, positions: Rows) -> tuple[Images, Labels]:
-        """Return the images at these positions of an epoch."""
-        ...
 
 
 class DrawnShapes:
@@ -136,6 +115,10 @@ class Augmented:
         keys = sample_keys(self._seed, positions, "augment", epoch)
         top, left, mirrored = integers(keys, 0, 2 * self._pad + 1, 3).T
         return crop(images, top, left, mirrored % 2 == 1, self._pad), self._labels[positions]
+
+
+#: Gives the images of an epoch, the same for the same seed, epoch and position.
+TrainingSource = DrawnShapes | Augmented
 
 
 def crop(images: Images, top: Rows, left: Rows, mirrored: np.ndarray, pad: int) -> Images:
@@ -210,7 +193,8 @@ def train(
                 saved = time.monotonic()
     model.eval()
     if half:
-        _round_to_half(model.net)
+        for parameter in model.net.parameters():
+            parameter.data = parameter.data.half().float()
     right, count = clean_accuracy(model, test, test_images)
     model.card = replace(
         model.card,
@@ -260,23 +244,13 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0)
 
 
-def _round_to_half(net: nn.Module) -> None:
-    for parameter in net.parameters():
-        parameter.data = parameter.data.half().float()
-
-
 def _write_checkpoint(
     path: Path, identity: dict[str, Any], step: int, model: Classifier, optimizer: torch.optim.Optimizer
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {
-        "identity": identity,
-        "step": step,
-        "net": model.net.state_dict(),
-        "optimizer": optimizer.state_dict(),
-    }
+    net, moments = model.net.state_dict(), optimizer.state_dict()
     with atomic_write(path) as partial:
-        torch.save(state, partial)
+        torch.save({"identity": identity, "step": step, "net": net, "optimizer": moments}, partial)
 
 
 def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: torch.optim.Optimizer) -> int:

@@ -188,10 +188,10 @@ def test_unreadable_images_are_named(tmp_path, content):
     (tmp_path / "photo/cat/2.png").write_bytes(content)
     with pytest.raises(InputError, match=r"cat.2\.png: "):
         read(tmp_path).images("photo", rows(1))
-    with pytest.raises(InputError, match=r"cat.2\.png: it is not a readable image"):
+    with pytest.raises(InputError, match=r"cat.2\.png: (it is not a readable image|there are no bytes)"):
         read(tmp_path, Preprocessing.square(32)).images("photo", rows(1))
     (tmp_path / "photo/cat/0.png").write_bytes(content)
-    with pytest.raises(InputError, match=r"cat.0\.png: it is not a readable image"):
+    with pytest.raises(InputError, match=r"cat.0\.png: (it is not a readable image|there are no bytes)"):
         read(tmp_path)
 
 

@@ -108,7 +108,7 @@ def test_a_wrong_architecture_is_told_in_words(state_file):
         load("resnet32", weights=state_file, num_classes=10)
     with pytest.raises(OptionError, match=r"fc.weight is \(10, 64\) where \(100, 64\) is expected"):
         load("resnet20", weights=state_file, num_classes=100)
-    with pytest.raises(OptionError, match=r"14 belong to no layer \(layer2\.0\.downsample"):
+    with pytest.raises(OptionError, match=r"14 tensors belong to no layer \(layer2\.0\.downsample"):
         load("resnet26", weights=state_file, num_classes=10)
 
 

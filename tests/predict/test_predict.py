@@ -13,7 +13,7 @@ from findtta.models import load
 from findtta.predict import RAY_FROM, Settings, predict
 from findtta.predict.compute import Batch, Reader, predict_batch
 from findtta.predict.sources import FileSource
-from findtta.predictor import Predictions, Predictor
+from findtta.predictor import Predictions, PredictorSettings
 
 SMALL = {"batch_size": 4, "block_size": 8, "format": "jsonl"}
 
@@ -37,7 +37,7 @@ def done(photos, model, tmp_path_factory):
 
 
 def test_predictions_are_those_of_batches_cut_by_hand(done, model):
-    predictor = Predictor(model, "find")
+    predictor = PredictorSettings(model=model, method="find").predictor()
     predictions = rows(done.output)
     assert [row["row"] for row in predictions] == [row for row in range(21) if row not in (5, 9)]
     for start in range(0, 21, 4):
@@ -204,7 +204,7 @@ def test_find_star_chooses_its_layers_on_the_first_batches_and_stays_so(photos, 
     options = {"cold_start": 3, "threshold": 0.5}
     settings = Settings(model=model, method="find-star", options=options, **SMALL)
     predict(photos, tmp_path / "out", settings)
-    predictor = Predictor(model, "find-star", options=options)
+    predictor = PredictorSettings(model=model, method="find-star", options=options).predictor()
     batches = [
         np.stack(
             [predictor.preprocess(image(row)) for row in range(start, min(start + 4, 21)) if row not in (5, 9)]

@@ -24,7 +24,7 @@ from misbehaving_server import Stub, error, hang_up, respond
 from PIL import Image
 
 from findtta.errors import InputError, OptionError
-from findtta.images import ImageError, ImageLimits, decode_image
+from findtta.images import ImageError, ImageLimits, read_image
 from findtta.serve.requests import read_npy
 
 RATE = 2000.0
@@ -282,7 +282,7 @@ def test_options_that_cannot_work(wrong):
 
 def pixels(payload):
     data = payload.body
-    return read_npy(data, ImageLimits()) if data.startswith(b"\x93NUMPY") else decode_image(data)
+    return read_npy(data, ImageLimits()) if data.startswith(b"\x93NUMPY") else read_image(data)
 
 
 def inputs(source="shapes", **options):

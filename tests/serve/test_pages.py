@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from findtta.data.corruptions import corrupt
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.data.shapes import draw
-from findtta.images import decode_image
+from findtta.images import read_image
 from findtta.serve import Settings, pages
 from findtta.serve.requests import RequestError, parse_json
 from findtta.serve.settings import MEBIBYTE
@@ -51,7 +51,7 @@ def compared(app, *arguments, **fields):
 
 
 def pixels(url):
-    return decode_image(base64.b64decode(url.partition(",")[2]))
+    return read_image(base64.b64decode(url.partition(",")[2]))
 
 
 def refused(app, content, status, code):

@@ -63,7 +63,7 @@ def test_shades_show_the_share_of_a_domain():
     assert [line[3] for line in lines[:5]] == [".", ".", ".", " ", "@"]
     halves = draw(make("crossmix", LabelsOnly({"a": 50, "b": 30, "c": 20}), batch_size=100), shades=BLOCKS)
     assert [line[3] for line in halves.splitlines()[:3]] == ["▓", "▒", "▒"]
-    assert legend() == "share of the samples: ░ up to 12 %, ▒ up to 35 %, ▓ up to 75 %, █ more"
+    assert legend() == "share of the samples: ░ up to 12%, ▒ up to 35%, ▓ up to 75%, █ more"
 
 
 @pytest.mark.parametrize("width", [30, 64, 80, 200])

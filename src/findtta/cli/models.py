@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from findtta._extras import installed
+from findtta.cli.flags import add_flags, given
+from findtta.data.open import load
+from findtta.models import ARCHITECTURES, SHIPPED, check_clean_accuracy, preprocessing_of
+from findtta.models.open import find_weights
+from findtta.models.weights import read_weights
+from findtta.predictor import PredictorSettings
 from findtta.tables import render
+
+_LOADED_WITH = ("weights", "num_classes", "normalization")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta models``."""
     parser.add_argument("model", nargs="?", help="show the card of this model (default: list what there is)")
-    parser.add_argument("--weights", metavar="FILE", help="weights of an architecture")
-    parser.add_argument("--num-classes", type=int, metavar="N", help="number of classes of weights without a card")
-    parser.add_argument("--normalization", metavar="NAME", help="normalization of weights without a card")
+    add_flags(parser, PredictorSettings, _LOADED_WITH)
     parser.add_argument("--check", metavar="DATA", help="measure the accuracy on the clean images of this dataset")
     parser.add_argument(
         "--expected", type=float, metavar="X", help="expected clean accuracy in %% (default: that of the card)"
@@ -25,16 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list or the card; the exit code is 1 if the clean accuracy is lower than expected."""
-    from findtta.models import check_clean_accuracy, load, preprocessing_of
-
     if arguments.model is None:
         return _list()
-    model = load(
-        arguments.model,
-        weights=arguments.weights,
-        num_classes=arguments.num_classes,
-        normalization=arguments.normalization,
-    )
+    model = PredictorSettings(
+        model=arguments.model, **given(arguments, PredictorSettings, _LOADED_WITH)
+    ).load_model()
     card = model.card
     unknown = "not known"
     facts = {
@@ -55,12 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check is None:
         return 0
 
-    from findtta.data.open import load as load_data
-
     preprocessing = preprocessing_of(model) if card.image_size or card.input_size else None
     outcome = check_clean_accuracy(
         model,
-        load_data(arguments.check, preprocessing=preprocessing),
+        load(arguments.check, preprocessing=preprocessing),
         expected=arguments.expected,
         images=arguments.images,
     )
@@ -69,16 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list() -> int:
-    from findtta.models import ARCHITECTURES, SHIPPED, load
-
     print("Architectures (give --weights), and any timm:NAME\n")
     print(render(("name", "what it is"), [(name, kind.summary) for name, kind in ARCHITECTURES.items()]))
     print("\nShipped with weights\n")
-    has_timm = installed("timm")
-    cards = {name: load(name).card for name in SHIPPED if has_timm or "resnet" in name}
+    cards = {name: read_weights(find_weights(name))[1] for name in SHIPPED}
     rows = [
         (name, card.trained_on or "", f"{card.clean_accuracy:.2f}% on {card.clean_images} images")
         for name, card in cards.items()
+        if card is not None
     ]
     print(render(("name", "trained on", "clean accuracy"), rows))
     return 0

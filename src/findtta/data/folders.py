@@ -55,7 +55,7 @@ class EncodedDataset(DomainDataset):
         """Decide on the preprocessing: what was asked for, or the usual one if images have several sizes."""
         self.preprocessing = asked
         if asked is None:
-            sizes = (image_size(source, name=name) for source, name in self._sources())
+            sizes = (image_size(source, LIMITS, name=name) for source, name in self._sources())
             self.image_size = next(sizes)
             if usual is not None and any(size != self.image_size for size in sizes):
                 self.preprocessing = usual
@@ -67,7 +67,7 @@ class EncodedDataset(DomainDataset):
         images = np.empty((len(rows), *self.image_size, 3), np.uint8)
         for position, row in enumerate(rows):
             source, name = self._source(domain, int(row))
-            image = read_image(source, self.preprocessing, LIMITS, name=name)
+            image = read_image(source, LIMITS, self.preprocessing, name=name)
             if image.shape[:2] != self.image_size:
                 raise InputError(
                     f"{name} must be {self.image_size[0]}x{self.image_size[1]} as the first image is, "

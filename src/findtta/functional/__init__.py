@@ -1,9 +1,7 @@
 """Pure tensor functions: every equation of the paper, with shapes, and no state."""
 
-from findtta.functional.agreement import nmi, purity
-from findtta.functional.entropy import softmax_entropy
-from findtta.functional.instance_aware import instance_aware_moments
-from findtta.functional.moments import batch_moments, group_moments, instance_moments
+from findtta.functional.information import nmi, purity, softmax_entropy
+from findtta.functional.moments import batch_moments, group_moments, instance_aware_moments, instance_moments
 from findtta.functional.normalize import blend, normalize
 from findtta.functional.partition import components, count_groups, first_neighbours, partition
 from findtta.functional.sensitivity import gaussian_kl, layer_score, normalize_scores

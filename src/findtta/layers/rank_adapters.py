@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from findtta.layers.surgery import swap_modules
+
 CONVOLUTIONS: dict[int, type[nn.Module]] = {
     3: nn.Conv1d,
     4: nn.Conv2d,
@@ -118,18 +120,12 @@ def add_branches(model: nn.Module, low_rank: int, high_rank: int, generator: tor
     if not hosts or model in hosts:
         return 0
     scales = BranchScales(hosts[0].weight)  # type: ignore[arg-type]
-    adapted = {id(host): RankAdapted(host, scales, low_rank, high_rank, generator) for host in hosts}
-    for parent in [module for module in model.modules() if not isinstance(module, RankAdapted)]:
-        for name, child in list(parent._modules.items()):
-            if child is not None and id(child) in adapted:
-                parent._modules[name] = adapted[id(child)]
+    swap_modules(model, {host: RankAdapted(host, scales, low_rank, high_rank, generator) for host in hosts})
     return len(hosts)
 
 
 def remove_branches(model: nn.Module) -> nn.Module:
     """Undo :func:`add_branches`, in place."""
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if isinstance(child, RankAdapted):
-                parent._modules[name] = child.host
-    return model
+    return swap_modules(
+        model, {module: module.host for module in model.modules() if isinstance(module, RankAdapted)}
+    )

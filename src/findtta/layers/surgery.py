@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -113,12 +113,12 @@ def replace_norms(
         layer.permit = permit
         layer.sole_reader = site.name in sole_readers
         layers[site.module] = layer
-    return _swap(model, layers), permit
+    return swap_modules(model, layers), permit
 
 
 def restore_norms(model: nn.Module) -> nn.Module:
     """Undo :func:`replace_norms`: put the original layers back, in place."""
-    return _swap(model, {layer: layer.norm for _, layer in adaptive_layers(model)})
+    return swap_modules(model, {layer: layer.norm for _, layer in adaptive_layers(model)})
 
 
 def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveNorm]]:
@@ -126,7 +126,8 @@ def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveNorm]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, AdaptiveNorm))
 
 
-def _swap(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
+def swap_modules(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """Put modules in the place of others, in place; returns the model, a new module only if it is one of them."""
     if model in new:
         return new[model]
     for parent in list(model.modules()):

@@ -107,16 +107,16 @@ class Classifier(nn.Module):
 
 def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Triple]:
     """Return mean and standard deviation by name, or as given."""
-    if not isinstance(wanted, str):
-        try:
-            mean, std = (tuple(float(value) for value in part) for part in wanted)
-        except (TypeError, ValueError):
-            mean = std = ()
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise OptionError(
-                "normalization must be a name or a pair (mean, std) of three numbers each, std above 0, "
-                f"got {wanted!r}."
-            )
-        return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
-    require_known("normalization", wanted, NORMALIZATIONS)
-    return NORMALIZATIONS[wanted]
+    if isinstance(wanted, str):
+        require_known("normalization", wanted, NORMALIZATIONS)
+        return NORMALIZATIONS[wanted]
+    try:
+        mean, std = ((float(red), float(green), float(blue)) for red, green, blue in wanted)
+    except (TypeError, ValueError):
+        std = (0.0, 0.0, 0.0)
+    if min(std) <= 0:
+        raise OptionError(
+            "normalization must be a name or a pair (mean, std) of three numbers each, std above 0, "
+            f"got {wanted!r}."
+        )
+    return mean, std

@@ -54,7 +54,7 @@ def load(
         if img_size is not None:
             raise OptionError(f"img_size is for named architectures; {name!r} must be built for its size itself.")
         return _load_own(name, weights, num_classes or fallback_classes, normalization)
-    path = _find_weights(name, weights)
+    path = find_weights(name, weights)
     state, card = read_weights(path)
     if name in SHIPPED or weights is None:
         if card is None:
@@ -76,17 +76,14 @@ def load(
     fit(model.net, state, arch=name, source=str(path))
     if card is not None:
         built = model.card
+        side = card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size
         model.card = dataclasses.replace(
-            card,
-            mean=built.mean,
-            std=built.std,
-            input_size=built.input_size,
-            image_size=card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size,
+            card, mean=built.mean, std=built.std, input_size=built.input_size, image_size=side
         )
     return model.eval()
 
 
-def _find_weights(name: str, weights: str | Path | None) -> Path:
+def find_weights(name: str, weights: str | Path | None = None) -> Path:
     """Return the file of the weights of a shipped model, of a .safetensors file or of an architecture."""
     if name in SHIPPED:
         if weights is not None:
@@ -109,15 +106,7 @@ def is_own(name: str) -> bool:
 
 
 def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
-    """Load a model to inspect it: an architecture may have fresh weights and any number of classes.
-
-    Args:
-        name: As for ``load``.
-        weights: A state dict to load, or None.
-
-    Returns:
-        The module.
-    """
+    """Load a model, named as for ``load``, to inspect it: an architecture needs no weights here."""
     if name in SHIPPED or name.endswith(".safetensors"):
         return load(name, weights=weights)
     model = _call(name) if is_own(name) else build(name, num_classes=1000).net

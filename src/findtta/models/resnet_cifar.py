@@ -8,57 +8,44 @@ test-time adaptation benchmark the paper uses (26 and 50) switch to bottlenecks 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 _WIDTHS = (16, 32, 64)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+class ResidualBlock(nn.Module):
+    """Convolutions, each followed by BatchNorm and ReLU, beside a shortcut that is added before the last ReLU."""
 
-    expansion = 1
-
-    def __init__(self, channels: int, width: int, stride: int, downsample: nn.Module | None) -> None:
+    def __init__(self, convolutions: Sequence[nn.Conv2d], downsample: nn.Module | None) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.depth = len(convolutions)
+        for number, convolution in enumerate(convolutions, start=1):
+            self.add_module(f"conv{number}", convolution)
+            self.add_module(f"bn{number}", nn.BatchNorm2d(convolution.out_channels))
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output."""
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.bn2(self.conv2(x))
-        return self.relu(x + shortcut)
+        for number in range(1, self.depth + 1):
+            x = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(x))
+            x = self.relu(x + shortcut if number == self.depth else x)
+        return x
 
 
-class Bottleneck(nn.Module):
-    """A 3x3 convolution, which carries the stride, between two of 1x1, beside a shortcut."""
+def _basic(channels: int, width: int, stride: int) -> list[nn.Conv2d]:
+    return [nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.Conv2d(width, width, 3, 1, 1, bias=False)]
 
-    expansion = 4
 
-    def __init__(self, channels: int, width: int, stride: int, downsample: nn.Module | None) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = downsample
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
-        shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.relu(self.bn2(self.conv2(x)))
-        x = self.bn3(self.conv3(x))
-        return self.relu(x + shortcut)
+def _bottleneck(channels: int, width: int, stride: int) -> list[nn.Conv2d]:
+    return [
+        nn.Conv2d(channels, width, 1, bias=False),
+        nn.Conv2d(width, width, 3, stride, 1, bias=False),
+        nn.Conv2d(width, 4 * width, 1, bias=False),
+    ]
 
 
 class CifarResNet(nn.Module):
@@ -75,7 +62,7 @@ class CifarResNet(nn.Module):
         blocks, rest = divmod(depth - 2, 6)
         if rest or blocks < 1:
             raise ValueError(f"depth must be 6n + 2, such as 20, 26 or 50, got {depth}.")
-        block = Bottleneck if depth >= 44 and not classic else BasicBlock
+        convolutions, expansion = (_bottleneck, 4) if depth >= 44 and not classic else (_basic, 1)
         self.conv1 = nn.Conv2d(3, _WIDTHS[0], 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(_WIDTHS[0])
         self.relu = nn.ReLU(inplace=True)
@@ -85,11 +72,11 @@ class CifarResNet(nn.Module):
             layers: list[nn.Module] = []
             for number in range(blocks):
                 stride = 2 if stage > 1 and number == 0 else 1
-                out = width * block.expansion
-                reshapes = stride != 1 or channels != out
-                layers.append(
-                    block(channels, width, stride, _shortcut(channels, out, stride, classic) if reshapes else None)
-                )
+                out = width * expansion
+                shortcut = None
+                if stride != 1 or channels != out:
+                    shortcut = _shortcut(channels, out, stride, classic)
+                layers.append(ResidualBlock(convolutions(channels, width, stride), shortcut))
                 channels = out
             stages.append(nn.Sequential(*layers))
         self.layer1, self.layer2, self.layer3 = stages

@@ -36,13 +36,9 @@ def read_weights(path: str | Path) -> tuple[State, ModelCard | None]:
     if not path.is_file():
         raise OptionError(f"weights must name a file, but {str(path)!r} does not exist.")
     _refuse_text(path)
-    state: object
-    card = None
-    if path.suffix == ".safetensors":
-        state, card = _read_safetensors(path)
-    else:
-        state = _read_torch(path)
-    return {name: _full_precision(tensor) for name, tensor in _bare(state).items()}, card
+    state, card = _read_safetensors(path) if path.suffix == ".safetensors" else (_read_torch(path), None)
+    low = (torch.float16, torch.bfloat16)
+    return {name: value.float() if value.dtype in low else value for name, value in _bare(state).items()}, card
 
 
 def write_weights(path: str | Path, state: Mapping[str, Tensor], card: ModelCard, *, half: bool = False) -> None:
@@ -75,14 +71,9 @@ def fit(net: nn.Module, state: State, *, arch: str, source: str) -> None:
         for name in wanted
         if name in state and state[name].shape != wanted[name].shape
     ]
-    if missing or surplus or shapes:
-        problems = []
-        if missing:
-            problems.append(f"{len(missing)} tensors are missing ({_some(missing)})")
-        if surplus:
-            problems.append(f"{len(surplus)} belong to no layer ({_some(surplus)})")
-        if shapes:
-            problems.append(_some(shapes, "; "))
+    found = {"are missing": missing, "belong to no layer": surplus, "have another shape": shapes}
+    problems = [f"{len(names)} tensors {what} ({_some(names)})" for what, names in found.items() if names]
+    if problems:
         raise OptionError(
             f"weights {source!r} do not fit {arch}: {'; '.join(problems)}. "
             "Give the architecture and num_classes that the file was trained with."
@@ -139,11 +130,7 @@ def _bare(state: object) -> State:
     for name in _WRAPPERS:
         if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
             state = state[name]
-    if (
-        not isinstance(state, Mapping)
-        or not state
-        or not all(isinstance(value, Tensor) for value in state.values())
-    ):
+    if not (isinstance(state, Mapping) and state and all(isinstance(value, Tensor) for value in state.values())):
         raise OptionError(
             "weights must hold a state dict (names to tensors), "
             f"but hold a {type(state).__name__}: save model.state_dict()."
@@ -153,9 +140,5 @@ def _bare(state: object) -> State:
     return {name.removeprefix(prefix) if wrapped else name: tensor for name, tensor in state.items()}
 
 
-def _full_precision(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _some(names: list[str], separator: str = ", ", shown: int = 3) -> str:
-    return separator.join(names[:shown]) + (f"{separator}..." if len(names) > shown else "")
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +21,10 @@ _declared: list[torch.library.Library] = []  # a library's declarations last as 
 
 
 def import_timm() -> Any:
-    """Import timm, also beside a CPU build of torch.
+    """Import timm, also beside a CPU build of torch and a torchvision built for CUDA.
 
-    The torchvision of the package index is built for CUDA. Beside a CPU torch its compiled operators
-    cannot be loaded, and its import fails because two of their names are unknown; declaring the
-    names lets the rest of it work. Where the operators load, nothing is done.
+    The operators of such a torchvision cannot be loaded, and its import fails because two of their names are
+    unknown; declaring the names lets the rest of it work.
     """
     try:
         if installed("timm"):
@@ -57,17 +56,14 @@ class Architecture:
     image_size: int | None = None
 
 
-def _timm(name: str) -> Callable[..., nn.Module]:
-    def build(num_classes: int, **options: Any) -> nn.Module:
-        model: nn.Module = import_timm().create_model(name, pretrained=False, num_classes=num_classes, **options)
-        return model
-
-    return build
+def _build_timm(name: str, num_classes: int, **options: Any) -> nn.Module:
+    model: nn.Module = import_timm().create_model(name, pretrained=False, num_classes=num_classes, **options)
+    return model
 
 
-def _caffe_resnet50(num_classes: int) -> nn.Module:
+def _build_caffe_resnet50(num_classes: int) -> nn.Module:
     """Build timm's ResNet-50 with the stride where Caffe and Keras have it: in the first 1x1 convolution."""
-    net = _timm("resnet50")(num_classes)
+    net = _build_timm("resnet50", num_classes)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eps = 1.001e-5
@@ -77,34 +73,32 @@ def _caffe_resnet50(num_classes: int) -> nn.Module:
     return net
 
 
-def _cifar(depth: int, *, classic: bool) -> Callable[..., nn.Module]:
-    return functools.partial(CifarResNet, depth, classic=classic)
+def _cifar(summary: str, depth: int, *, classic: bool) -> Architecture:
+    return Architecture(summary, partial(CifarResNet, depth, classic=classic), image_size=32)
+
+
+def _efficientvit(summary: str, name: str) -> Architecture:
+    return Architecture(summary, partial(_build_timm, name), 224, "imagenet")
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "resnet20": Architecture("CIFAR ResNet-20, 0.27 M parameters", _cifar(20, classic=True), image_size=32),
-    "resnet26": Architecture(
-        "ResNet-26 of the TTA benchmark, 0.37 M parameters", _cifar(26, classic=False), image_size=32
+    "resnet20": _cifar("CIFAR ResNet-20, 0.27 M parameters", 20, classic=True),
+    "resnet26": _cifar("ResNet-26 of the TTA benchmark, 0.37 M parameters", 26, classic=False),
+    "resnet32": _cifar("CIFAR ResNet-32, 0.47 M parameters", 32, classic=True),
+    "resnet44": _cifar("CIFAR ResNet-44, 0.66 M parameters", 44, classic=True),
+    "resnet56": _cifar("CIFAR ResNet-56, 0.86 M parameters", 56, classic=True),
+    "resnet50-thin": _cifar(
+        "the TTA benchmark's ResNet-50 for CIFAR: thin bottlenecks, 0.78 M parameters", 50, classic=False
     ),
-    "resnet32": Architecture("CIFAR ResNet-32, 0.47 M parameters", _cifar(32, classic=True), image_size=32),
-    "resnet44": Architecture("CIFAR ResNet-44, 0.66 M parameters", _cifar(44, classic=True), image_size=32),
-    "resnet56": Architecture("CIFAR ResNet-56, 0.86 M parameters", _cifar(56, classic=True), image_size=32),
-    "resnet50-thin": Architecture(
-        "the TTA benchmark's ResNet-50 for CIFAR: thin bottlenecks, 0.78 M parameters",
-        _cifar(50, classic=False),
-        image_size=32,
-    ),
-    "resnet50": Architecture("ImageNet ResNet-50 (timm)", _timm("resnet50"), None, "imagenet", 224),
+    "resnet50": Architecture("ImageNet ResNet-50 (timm)", partial(_build_timm, "resnet50"), None, "imagenet", 224),
     "resnet50-caffe": Architecture(
         "ImageNet ResNet-50 (timm) with the stride in the first 1x1 convolution, for Caffe and Keras weights",
-        _caffe_resnet50,
+        _build_caffe_resnet50,
         normalization="caffe",
         image_size=224,
     ),
-    "efficientvit_m0": Architecture("EfficientViT-M0 (timm)", _timm("efficientvit_m0"), 224, "imagenet"),
-    "efficientvit_m5": Architecture(
-        "EfficientViT-M5 (timm), the paper's", _timm("efficientvit_m5"), 224, "imagenet"
-    ),
+    "efficientvit_m0": _efficientvit("EfficientViT-M0 (timm)", "efficientvit_m0"),
+    "efficientvit_m5": _efficientvit("EfficientViT-M5 (timm), the paper's", "efficientvit_m5"),
 }
 
 #: Trained models whose weights come with the package, and their files.
@@ -167,10 +161,9 @@ def find_architecture(name: str) -> Architecture:
         timm_name = name.removeprefix("timm:")
         timm = import_timm()
         if not timm.is_model(timm_name):
-            raise UnknownNameError(
-                f"timm has no model {timm_name!r}.{close_matches(timm_name, timm.list_models())}"
-            )
-        return Architecture("a model of timm", _timm(timm_name))
+            close = close_matches(timm_name, timm.list_models())
+            raise UnknownNameError(f"timm has no model {timm_name!r}.{close}")
+        return Architecture("a model of timm", partial(_build_timm, timm_name))
     if name not in ARCHITECTURES:
         known = (*ARCHITECTURES, *SHIPPED)
         raise UnknownNameError(

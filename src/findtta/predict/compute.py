@@ -81,7 +81,7 @@ class Reader:
     def _read(self, content: bytes | Path | None) -> Pixels:
         if content is None:
             raise ImageError("empty", "image: there are neither bytes nor a path.")
-        return read_image(content, self.preprocess, self.limits, name="image")
+        return read_image(content, self.limits, self.preprocess, name="image")
 
     def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
         records: list[Record] = []

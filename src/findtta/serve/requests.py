@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from findtta._io import finite
 from findtta.errors import FindTTAError
-from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, decode_image, read_array
+from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_array, read_image
 from findtta.serve.settings import Settings
 
 _IMAGE_FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
@@ -262,7 +262,7 @@ def _decode(data: object, limits: ImageLimits) -> Pixels:
         return read_array(data, limits)
     if not isinstance(data, bytes):
         raise ImageError("bad_value", f"image: must be text or nested lists, got {type(data).__name__}.")
-    return read_npy(data, limits) if data.startswith(_NPY_MAGIC) else decode_image(data, limits)
+    return read_npy(data, limits) if data.startswith(_NPY_MAGIC) else read_image(data, limits)
 
 
 def read_npy(data: bytes, limits: ImageLimits) -> Pixels:

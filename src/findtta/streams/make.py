@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from findtta.data.dataset import DomainDataset
-from findtta.errors import OptionError, UnknownNameError, close_matches
-from findtta.options import parse_assignments, require_int, require_known
+from findtta.errors import OptionError
+from findtta.options import make_options, parse_assignments, require_int, require_known
 from findtta.streams.order import Samples, Scenario
 from findtta.streams.scenarios import CrossMix, Gradual, Lifelong, MostlyClean, Random, Shuffle, Static
 from findtta.streams.stream import Stream
@@ -59,23 +59,14 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
         domain_ids=order.domain_ids,
         rows=order.rows,
         sizes=order.sizes,
-        rounds=order.rounds,
+        rounds=np.repeat(np.arange(order.passes), len(order.sizes) // order.passes),
     )
 
 
 def build(scenario: str, settings: Mapping[str, Any]) -> Scenario:
     """Make a scenario from its settings, refusing those it does not have."""
     require_known("stream", scenario, SCENARIOS)
-    kind = SCENARIOS[scenario]
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for name in settings:
-        if name not in fields:
-            known = [f"  {key} = {field.default!r}: {field.metadata['meaning']}" for key, field in fields.items()]
-            explained = " Its settings are:\n" + "\n".join(known) if known else " It has no settings."
-            raise UnknownNameError(
-                f"stream {scenario!r} has no setting {name!r}.{close_matches(name, fields)}{explained}"
-            )
-    return kind(**settings)
+    return make_options(f"stream {scenario!r}", SCENARIOS[scenario], settings)
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:

@@ -21,13 +21,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Samples:
-    """All that a scenario may look at: the labels of every domain, and no image.
-
-    Attributes:
-        domains: The names of the domains.
-        labels: For each domain the labels of its rows.
-        classes: The number of classes.
-    """
+    """All that a scenario may look at: the domains, the labels of the rows of each, and the number of classes."""
 
     domains: tuple[str, ...]
     labels: tuple[Ints, ...]
@@ -56,18 +50,13 @@ class Order:
         domain_ids: For each position the domain, shape (n,).
         rows: For each position the row in that domain, shape (n,).
         sizes: The size of each batch, shape (batches,).
-        rounds: For each batch the pass over the data that it belongs to, shape (batches,).
+        passes: Passes over the data, each of the same number of batches.
     """
 
     domain_ids: Ints
     rows: Ints
     sizes: Ints
-    rounds: Ints
-
-    @classmethod
-    def once(cls, domain_ids: Ints, rows: Ints, sizes: Ints) -> Self:
-        """Make the order of a single pass over the data."""
-        return cls(domain_ids, rows, sizes, np.zeros(len(sizes), np.int64))
+    passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -88,16 +77,7 @@ class Scenario(Options, ABC):
 
     @abstractmethod
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        """Put the samples into an order and cut it into batches.
-
-        Args:
-            samples: The samples of each domain.
-            batch_size: The size of a full batch.
-            seed: Seed of all that is random.
-
-        Returns:
-            The order.
-        """
+        """Put the samples into an order that depends on the seed, and cut it into batches."""
 
     @classmethod
     def part(
@@ -109,14 +89,7 @@ class Scenario(Options, ABC):
     ) -> DomainDataset:
         """Return the part of a dataset that this scenario is usually made of.
 
-        Args:
-            dataset: All there is.
-            domains: As for :meth:`DomainDataset.pick`; None leaves the choice to the scenario.
-            severity: As for :meth:`DomainDataset.pick`; None leaves the choice to the scenario.
-            limit: The largest number of images per domain.
-
-        Returns:
-            The part.
+        The arguments are those of :meth:`DomainDataset.pick`; what is None is left to the scenario.
         """
         severity = cls.usual_severity if severity is None else severity
         if cls.needs_clean and CLEAN in dataset.domains:
@@ -139,14 +112,6 @@ def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), index])
 
 
-def shuffled_rows(samples: Samples, seed: int) -> list[Ints]:
-    """Return for each domain its rows in random order, independent of the other domains."""
-    return [
-        generator(seed, "rows", index).permutation(count).astype(np.int64)
-        for index, count in enumerate(samples.counts)
-    ]
-
-
 def serve(domain_ids: Ints, queues: Sequence[Ints]) -> Ints:
     """Return the row at each position: every domain serves its queue from the front."""
     rows = np.empty(len(domain_ids), np.int64)
@@ -156,14 +121,17 @@ def serve(domain_ids: Ints, queues: Sequence[Ints]) -> Ints:
     return rows
 
 
-def batch_sizes(count: int, batch_size: int) -> Ints:
-    """Cut a number of samples into full batches, the last of them perhaps smaller."""
-    full, rest = divmod(count, batch_size)
-    return np.array([batch_size] * full + [rest] * bool(rest), np.int64)
+def serve_shuffled(domain_ids: Ints, samples: Samples, seed: int) -> Ints:
+    """Return the row at each position, where every domain serves its rows in a random order of its own."""
+    queues = [generator(seed, "rows", index).permutation(count) for index, count in enumerate(samples.counts)]
+    return serve(domain_ids, queues)
 
 
-def batch_sizes_within(counts: Sequence[int], batch_size: int, across: bool) -> Ints:
-    """Cut stretches of samples into batches, which run ``across`` from one stretch to the next or do not."""
-    if across:
-        return batch_sizes(sum(counts), batch_size)
-    return np.concatenate([np.empty(0, np.int64), *(batch_sizes(count, batch_size) for count in counts)])
+def batch_sizes(counts: int | Sequence[int], batch_size: int) -> Ints:
+    """Cut samples into full batches; the last of each of several stretches may be smaller."""
+    stretches = [counts] if isinstance(counts, int) else counts
+    sizes: list[int] = []
+    for count in stretches:
+        full, rest = divmod(count, batch_size)
+        sizes += [batch_size] * full + [rest] * bool(rest)
+    return np.array(sizes, np.int64)

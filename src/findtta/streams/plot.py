@@ -42,10 +42,8 @@ _LEGEND_COLUMNS = 5
 class View:
     """Part of a stream as columns of one batch or of several together.
 
-    Attributes:
-        title: What part it is.
-        edges: The batches at which columns begin, and the one after the last, shape (columns + 1,).
-        shares: The share of each domain in each column, shape (columns, domains).
+    ``edges`` are the batches at which columns begin, and the one after the last; ``shares`` has the share of each
+    domain in each column, shape (columns, domains).
     """
 
     title: str
@@ -60,13 +58,19 @@ def views(stream: Stream, columns: int, zoomed: int) -> list[View]:
     changes from batch to batch.
     """
     batches, counts = len(stream), stream.composition()
+
+    def view(title: str, start: int, stop: int, columns: int) -> View:
+        edges = start + np.arange(columns + 1) * (stop - start) // columns
+        sums = np.add.reduceat(counts[:stop], edges[:-1], axis=0)
+        return View(title, edges, sums / sums.sum(axis=1, keepdims=True))
+
     if batches <= columns:
-        return [View(f"{batches:,} batches", *_columns(counts, 0, batches, batches))]
+        return [view(f"{batches:,} batches", 0, batches, batches)]
     blocks = columns - zoomed
     start = (batches - zoomed) // 2
     return [
-        View(f"all {batches:,} batches in {blocks} blocks", *_columns(counts, 0, batches, blocks)),
-        View(f"batches {start}-{start + zoomed - 1}", *_columns(counts, start, start + zoomed, zoomed)),
+        view(f"all {batches:,} batches in {blocks} blocks", 0, batches, blocks),
+        view(f"batches {start}-{start + zoomed - 1}", start, start + zoomed, zoomed),
     ]
 
 
@@ -78,7 +82,8 @@ def draw(stream: Stream, width: int = 80, shades: str = BLOCKS) -> str:
     shown = views(stream, room, room // 2)
     lines = []
     for index, name in enumerate(names):
-        parts = ["".join(shades[_level(share)] for share in view.shares[:, index]) for view in shown]
+        levels = [np.digitize(view.shares[:, index], (0, *STEPS), right=True) for view in shown]
+        parts = ["".join(shades[level] for level in part) for part in levels]
         lines.append(f"{name.rjust(margin)} |{'|'.join(parts)}|")
     first = [_shortened(view.title, len(view.shares)).ljust(len(view.shares)) for view in shown[:-1]]
     titles = " ".join([" " * (margin + 1), *first, shown[-1].title])
@@ -87,21 +92,8 @@ def draw(stream: Stream, width: int = 80, shades: str = BLOCKS) -> str:
 
 def legend(shades: str = BLOCKS) -> str:
     """Say what the shades mean."""
-    limits = [f"{100 * step:.0f}" for step in STEPS]
-    return (
-        f"share of the samples: {shades[1]} up to {limits[0]} %, {shades[2]} up to {limits[1]} %, "
-        f"{shades[3]} up to {limits[2]} %, {shades[4]} more"
-    )
-
-
-def _columns(counts: Ints, start: int, stop: int, columns: int) -> tuple[Ints, Shares]:
-    edges = start + np.arange(columns + 1) * (stop - start) // columns
-    sums = np.add.reduceat(counts[:stop], edges[:-1], axis=0)
-    return edges, sums / sums.sum(axis=1, keepdims=True)
-
-
-def _level(share: float) -> int:
-    return 0 if share == 0 else 1 + int(np.searchsorted(STEPS, share, side="left"))
+    upper = [f"{shade} up to {step:.0%}" for shade, step in zip(shades[1:], STEPS, strict=False)]
+    return f"share of the samples: {', '.join(upper)}, {shades[-1]} more"
 
 
 def _shortened(text: str, room: int) -> str:
@@ -173,24 +165,18 @@ def draw_view(axis: Axes, view: View, colours: Sequence[Colour]) -> None:
 
 def domain_colours(domains: Sequence[str]) -> dict[str, Colour]:
     """Give every kind of domain a hue, and paler shades of it to its milder severities."""
-    kinds = list(dict.fromkeys(split_domain(domain)[0] for domain in domains if domain != CLEAN))
-    worst = max((split_domain(domain)[1] or 0 for domain in domains), default=0)
-    colours: dict[str, Colour] = {}
-    for domain in sorted(set(domains), key=lambda domain: _place(domain, kinds)):
-        if domain == CLEAN:
-            colours[domain] = _CLEAN_COLOUR
-            continue
+    kinds: dict[str, dict[int | None, str]] = {}
+    for domain in domains:
         kind, severity = split_domain(domain)
-        position = kinds.index(kind)
+        kinds.setdefault(kind, {})[severity] = domain
+    worst = max((severity or 0 for by_severity in kinds.values() for severity in by_severity), default=0)
+    colours: dict[str, Colour] = {CLEAN: _CLEAN_COLOUR} if kinds.pop(CLEAN, None) else {}
+    for position, by_severity in enumerate(kinds.values()):
         hue = 0.92 * position / len(kinds)  # the last must not come back to the first
-        strength = 1.0 if severity is None else 0.25 + 0.75 * severity / worst
         # Neighbours in hue differ in lightness, so that fifteen kinds can be told apart.
         lightness = 0.42 if position % 2 else 0.62
-        red, green, blue = colorsys.hls_to_rgb(hue, 1 - strength * (1 - lightness), 0.65)
-        colours[domain] = (red, green, blue)
+        for severity in sorted(by_severity, key=lambda severity: severity or 0):
+            strength = 1.0 if severity is None else 0.25 + 0.75 * severity / worst
+            colour = colorsys.hls_to_rgb(hue, 1 - strength * (1 - lightness), 0.65)
+            colours[by_severity[severity]] = colour
     return colours
-
-
-def _place(domain: str, kinds: Sequence[str]) -> tuple[int, int]:
-    kind, severity = split_domain(domain)
-    return (-1 if domain == CLEAN else kinds.index(kind), severity or 0)

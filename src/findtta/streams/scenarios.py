@@ -11,17 +11,7 @@ import numpy as np
 from findtta.data.dataset import CLEAN, SEVERITIES, split_domain
 from findtta.errors import OptionError
 from findtta.options import option
-from findtta.streams.order import (
-    Ints,
-    Order,
-    Samples,
-    Scenario,
-    batch_sizes,
-    batch_sizes_within,
-    generator,
-    serve,
-    shuffled_rows,
-)
+from findtta.streams.order import Ints, Order, Samples, Scenario, batch_sizes, generator, serve_shuffled
 
 VARIANTS = ("text", "paper")
 
@@ -44,9 +34,56 @@ class Static(Scenario):
         self.require_flag("across")
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        domain_ids = np.repeat(np.arange(len(samples.domains)), samples.counts)
-        sizes = batch_sizes_within(samples.counts.tolist(), batch_size, self.across)
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        domains, counts = zip(*self.steps(samples), strict=True)
+        domain_ids = np.repeat(np.array(domains), counts)
+        sizes = batch_sizes(sum(counts) if self.across else counts, batch_size)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
+
+    def steps(self, samples: Samples) -> list[tuple[int, int]]:
+        """Return which domains come after one another, and how many samples of each."""
+        return list(enumerate(samples.counts.tolist()))
+
+
+@dataclass(frozen=True)
+class Gradual(Static):
+    """Each kind of drift grows severity by severity, then fades again; then comes the next kind.
+
+    Severities 1, 2, 3, 4, 5, 4, 3, 2, 1. Every sample comes once: the domain of a severity that is passed twice
+    shows one half of its samples on the way up and the other on the way down, and the worst severity shows all at
+    once.
+    """
+
+    name = "gradual"
+    summary = "each kind of drift grows and fades before the next one comes"
+    usual_severity = SEVERITIES
+
+    def steps(self, samples: Samples) -> list[tuple[int, int]]:
+        steps = []
+        for kind in _kinds(samples.domains):
+            *milder, worst = [(domain, int(samples.counts[domain])) for domain in kind]
+            steps += [(domain, (count + 1) // 2) for domain, count in milder]
+            steps += [worst, *((domain, count // 2) for domain, count in reversed(milder))]
+        return steps
+
+
+def _kinds(domains: Sequence[str]) -> list[list[int]]:
+    """Return for each kind of domain its domains, from the mildest to the worst."""
+    kinds: dict[str, dict[int, int]] = {}
+    for index, domain in enumerate(domains):
+        kind, severity = split_domain(domain)
+        if severity is None:
+            raise OptionError(
+                f"stream 'gradual' needs domains with severities such as 'fog@3', but {domain!r} has none: "
+                "leave it out, for instance with dataset.pick(['fog'], severity=(1, 2, 3, 4, 5))."
+            )
+        kinds.setdefault(kind, {})[severity] = index
+    for kind, by_severity in kinds.items():
+        if len(by_severity) < 2:
+            raise OptionError(
+                f"stream 'gradual' needs at least 2 severities of every kind of domain, but {kind!r} has one: "
+                "pick more, for instance with dataset.pick(severity=(1, 2, 3, 4, 5))."
+            )
+    return [[by_severity[level] for level in sorted(by_severity)] for by_severity in kinds.values()]
 
 
 @dataclass(frozen=True)
@@ -57,7 +94,7 @@ class CrossMix(Scenario):
     summary = "all domains mixed in every batch"
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        return Order.once(*mixed(samples, seed), batch_sizes(len(samples), batch_size))
+        return Order(*mixed(samples, seed), batch_sizes(len(samples), batch_size))
 
 
 @dataclass(frozen=True)
@@ -76,14 +113,9 @@ class Lifelong(Scenario):
         self.require_positive_int("rounds")
 
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        passes = [mixed(samples, seed, round_) for round_ in range(self.rounds)]
-        sizes = batch_sizes(len(samples), batch_size)
-        return Order(
-            domain_ids=np.concatenate([domain_ids for domain_ids, _ in passes]),
-            rows=np.concatenate([rows for _, rows in passes]),
-            sizes=np.tile(sizes, self.rounds),
-            rounds=np.repeat(np.arange(self.rounds), len(sizes)),
-        )
+        domain_ids, rows = np.concatenate([mixed(samples, seed, round_) for round_ in range(self.rounds)], axis=1)
+        sizes = np.tile(batch_sizes(len(samples), batch_size), self.rounds)
+        return Order(domain_ids, rows, sizes, passes=self.rounds)
 
 
 def mixed(samples: Samples, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
@@ -125,7 +157,7 @@ class Shuffle(Scenario):
         alternating = np.stack([np.repeat(singles, batch_size), pool[:in_turn]]).reshape(2, -1, batch_size)
         domain_ids = np.concatenate([alternating.swapaxes(0, 1).ravel(), pool[in_turn:]])
         sizes = batch_sizes(len(domain_ids), batch_size)
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
 
 
 def _without_neighbours(counts: Ints, random: np.random.Generator) -> Ints:
@@ -175,7 +207,7 @@ class Random(Scenario):
             shuffled = Shuffle().arrange(samples, batch_size, seed)
             return _reorder(shuffled, generator(seed, "order of batches"))
         domain_ids, sizes = _draw(samples.counts, batch_size, generator(seed, "domains of batches"))
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
+        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
 
 
 def _reorder(order: Order, random: np.random.Generator) -> Order:
@@ -183,7 +215,7 @@ def _reorder(order: Order, random: np.random.Generator) -> Order:
     ends = order.sizes.cumsum()
     chosen = random.permutation(len(ends))
     positions = np.concatenate([np.arange(ends[batch] - order.sizes[batch], ends[batch]) for batch in chosen])
-    return Order.once(order.domain_ids[positions], order.rows[positions], order.sizes[chosen])
+    return Order(order.domain_ids[positions], order.rows[positions], order.sizes[chosen])
 
 
 def _draw(counts: Ints, batch_size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
@@ -207,68 +239,9 @@ def _share_out(available: Ints, chosen: int, batch_size: int) -> Ints:
     taken[:chosen] = each
     taken[:rest] += 1
     taken = np.minimum(taken, available)
-    missing = batch_size - taken.sum()
-    for index in range(len(available)):
-        if missing == 0:
-            break
-        more = min(missing, available[index] - taken[index])
-        taken[index] += more
-        missing -= more
-    return taken
-
-
-@dataclass(frozen=True)
-class Gradual(Scenario):
-    """Each kind of drift grows severity by severity, then fades again; then comes the next kind.
-
-    Severities 1, 2, 3, 4, 5, 4, 3, 2, 1. Every sample comes once: the domain of a severity that is passed twice
-    shows one half of its samples on the way up and the other on the way down, and the worst severity shows all at
-    once.
-    """
-
-    name = "gradual"
-    summary = "each kind of drift grows and fades before the next one comes"
-    usual_severity = SEVERITIES
-
-    across: bool = option(False, "let batches run across from one severity to the next")
-
-    def __post_init__(self) -> None:
-        self.require_flag("across")
-
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        steps = [step for kind in _kinds(samples.domains) for step in _up_and_down(kind, samples)]
-        counts = [count for _, count in steps]
-        domain_ids = np.repeat(np.array([domain for domain, _ in steps]), counts)
-        sizes = batch_sizes_within(counts, batch_size, self.across)
-        return Order.once(domain_ids, serve(domain_ids, shuffled_rows(samples, seed)), sizes)
-
-
-def _kinds(domains: Sequence[str]) -> list[list[int]]:
-    """Return for each kind of domain its domains, from the mildest to the worst."""
-    kinds: dict[str, dict[int, int]] = {}
-    for index, domain in enumerate(domains):
-        kind, severity = split_domain(domain)
-        if severity is None:
-            raise OptionError(
-                f"stream 'gradual' needs domains with severities such as 'fog@3', but {domain!r} has none: "
-                "leave it out, for instance with dataset.pick(['fog'], severity=(1, 2, 3, 4, 5))."
-            )
-        kinds.setdefault(kind, {})[severity] = index
-    for kind, by_severity in kinds.items():
-        if len(by_severity) < 2:
-            raise OptionError(
-                f"stream 'gradual' needs at least 2 severities of every kind of domain, but {kind!r} has one: "
-                "pick more, for instance with dataset.pick(severity=(1, 2, 3, 4, 5))."
-            )
-    return [[by_severity[level] for level in sorted(by_severity)] for by_severity in kinds.values()]
-
-
-def _up_and_down(kind: Sequence[int], samples: Samples) -> list[tuple[int, int]]:
-    """Return the steps of one kind: which domain, and how many samples of it."""
-    *milder, worst = [(domain, int(samples.counts[domain])) for domain in kind]
-    up = [(domain, (count + 1) // 2) for domain, count in milder]
-    down = [(domain, count // 2) for domain, count in reversed(milder)]
-    return [*up, worst, *down]
+    spare = available - taken
+    missing = batch_size - taken.sum() - (spare.cumsum() - spare)  # after those before have given all they have
+    return taken + np.clip(missing, 0, spare)
 
 
 @dataclass(frozen=True)
@@ -297,8 +270,8 @@ class MostlyClean(Scenario):
     def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
         domain_ids = np.repeat(np.arange(len(samples.domains)), self._used(samples))
         domain_ids = generator(seed, "mostly clean").permutation(domain_ids)
-        rows = serve(domain_ids, shuffled_rows(samples, seed))
-        return Order.once(domain_ids, rows, batch_sizes(len(domain_ids), batch_size))
+        rows = serve_shuffled(domain_ids, samples, seed)
+        return Order(domain_ids, rows, batch_sizes(len(domain_ids), batch_size))
 
     def _used(self, samples: Samples) -> Ints:
         """Return how many samples of each domain the stream has."""

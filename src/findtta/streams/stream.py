@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import zipfile
@@ -17,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from findtta._io import atomic_write
+from findtta._io import write_file
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError
 from findtta.streams.order import Ints
@@ -29,14 +30,7 @@ _ARRAYS = ("domain_ids", "rows", "sizes", "rounds")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch of a stream.
-
-    Attributes:
-        index: Its position in the stream.
-        round: The pass over the data that it belongs to.
-        domain_ids: For each sample the position of its domain in ``Stream.domains``.
-        rows: For each sample its row in that domain.
-    """
+    """One batch of a stream: its position there, and the part of the arrays of the stream that it is."""
 
     index: int
     round: int
@@ -112,7 +106,7 @@ class Stream:
     def digest(self) -> str:
         """A SHA-256 of all there is in the stream, the same on every machine."""
         digest = hashlib.sha256()
-        for part in (self._header(), *(_bytes(getattr(self, name)) for name in _ARRAYS)):
+        for part in (self._header(), *(getattr(self, name).astype("<i8").tobytes() for name in _ARRAYS)):
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
         return digest.hexdigest()
@@ -139,80 +133,49 @@ class Stream:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the stream into one ``.npz`` file, which is never there half-written."""
-        path = Path(path)
         arrays = {name: getattr(self, name).astype("<i8") for name in _ARRAYS}
         header = json.dumps({"digest": self.digest, "stream": self._header().decode()})
-        try:
-            with atomic_write(path) as partial, partial.open("xb") as file:
-                np.savez_compressed(file, header=np.frombuffer(header.encode(), np.uint8), **arrays)
-        except FileNotFoundError:
-            raise OptionError(
-                f"path must be in a folder that exists, but {str(path.parent)!r} does not: make it first."
-            ) from None
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, header=np.frombuffer(header.encode(), np.uint8), **arrays)
+        write_file(Path(path), buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a saved stream; a damaged or edited file is refused.
-
-        Args:
-            path: What :meth:`save` wrote.
-
-        Returns:
-            The stream.
-        """
+        """Read what :meth:`save` wrote; a damaged or edited file is refused."""
         try:
             # numpy leaves a file open that it cannot read, unless it was opened here.
             with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in _ARRAYS}
                 header = json.loads(file["header"].tobytes())
             made = json.loads(header["stream"])
-            if made.pop("format") != _FORMAT:
-                raise InputError(
-                    f"the stream file {str(path)!r} was written by another release of findtta, whose streams "
-                    "differ: make the stream again."
-                )
+            other_release = made.pop("format") != _FORMAT
             stream = cls(**(made | arrays | {"domains": tuple(made["domains"])}))
             intact = stream.digest == header["digest"]
         except FileNotFoundError:
             raise OptionError(f"path must name a saved stream, but {str(path)!r} does not exist.") from None
         except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, zipfile.BadZipFile) as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(
                 f"the stream file {str(path)!r} cannot be read ({error}): it is damaged or not a stream; make "
                 "it again."
             ) from error
-        if not intact:
-            raise InputError(
-                f"the stream file {str(path)!r} was damaged or edited: its content does not give the digest "
-                f"{header['digest']} that it was saved with; make it again."
-            )
-        return stream
+        if other_release:
+            problem = "was written by another release of findtta, whose streams differ"
+        elif not intact:
+            problem = "was damaged or edited: its content does not give the digest that it was saved with"
+        else:
+            return stream
+        raise InputError(f"the stream file {str(path)!r} {problem}; make it again.")
 
     def _header(self) -> bytes:
-        header = {
-            "format": _FORMAT,
-            "scenario": self.scenario,
-            "settings": dict(self.settings),
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "dataset": self.dataset,
-            "domains": list(self.domains),
-        }
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        header = {name: value for name, value in fields.items() if name not in _ARRAYS}
+        header |= {"format": _FORMAT, "settings": dict(self.settings)}
         return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a stream is like.
-
-    Attributes:
-        batches: The number of batches.
-        samples: The number of samples.
-        domains: Distinct domains per batch, on average.
-        classes: Distinct classes per batch, on average.
-        digest: The digest of the stream.
-    """
+    """What a stream is like; ``domains`` and ``classes`` are the mean numbers of distinct ones per batch."""
 
     batches: int
     samples: int
@@ -244,10 +207,6 @@ def summarize(stream: Stream, dataset: DomainDataset) -> Summary:
         classes=len(pairs) / len(stream),
         digest=stream.digest,
     )
-
-
-def _bytes(array: Ints) -> bytes:
-    return np.ascontiguousarray(array, dtype="<i8").tobytes()
 
 
 def _few(names: tuple[str, ...]) -> str:

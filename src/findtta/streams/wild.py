@@ -51,19 +51,10 @@ class Wild(Scenario):
             self.in_runs(labels, samples.classes, generator(seed, "runs of classes", index))
             for index, labels in enumerate(samples.labels)
         ]
-        return Order.once(order.domain_ids, serve(order.domain_ids, queues), order.sizes)
+        return Order(order.domain_ids, serve(order.domain_ids, queues), order.sizes)
 
     def in_runs(self, labels: Ints, classes: int, random: np.random.Generator) -> Ints:
-        """Return the rows of a domain in an order in which classes come in runs.
-
-        Args:
-            labels: The label of each row, shape (n,).
-            classes: The number of classes.
-            random: What to draw from.
-
-        Returns:
-            All rows, each once, shape (n,).
-        """
+        """Return the rows of a domain, whose labels are given, in an order in which classes come in runs."""
         counts = np.bincount(labels, minlength=classes)
         pieces = self._deal(counts, random)
         # A stable sort keeps the order within a class, so rows are shuffled first.

@@ -1,6 +1,6 @@
-"""How far groups of samples agree with a known division of them, into domains or classes.
+"""How uncertain predictions are, and how far groups of samples agree with their domains or classes.
 
-Both measures favour many small groups, which are pure by chance: compare them with those of random
+Both measures of agreement favour many small groups, which are pure by chance: compare them with those of random
 groups of the same sizes before reading anything into them.
 """
 
@@ -10,6 +10,20 @@ import torch
 from torch import Tensor
 
 from findtta.errors import InputError
+from findtta.functional._precision import widen
+
+
+def softmax_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the softmax of each row of logits, in nats.
+
+    Args:
+        logits: Logits, ``(B, K)``.
+
+    Returns:
+        Entropy, ``(B,)``, from 0 (certain) to ``ln K`` (uniform).
+    """
+    log_probabilities = widen(logits).log_softmax(1)
+    return -(log_probabilities.exp() * log_probabilities).sum(1)
 
 
 def purity(labels: Tensor, truth: Tensor) -> Tensor:
