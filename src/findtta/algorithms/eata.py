@@ -85,7 +85,7 @@ class EATA(GradientAdapted):
     average_prediction: Tensor | None
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        # A buffer, to move with the model, but of unknown size until the first batch, hence saved in memory().
+        # A buffer, to move with the model, but of unknown size until the first batch, hence extra state.
         self.register_buffer("average_prediction", None, persistent=False)
         super().prepare(model, sites)
         #: It comes from the source, not from the stream, so reset() leaves it.
@@ -137,13 +137,13 @@ class EATA(GradientAdapted):
             (table[name].to(parameter) for name, parameter in self.trained.items()), persistent=False
         )
 
-    def memory(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, Any]:
         fisher = None if self.fisher is None else dict(zip(self.trained_names, self.fisher.buffers(), strict=True))
-        return super().memory() | {"fisher": fisher}
+        return super().get_extra_state() | {"fisher": fisher}
 
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        super().load_memory(memory)
-        self.set_fisher(memory["fisher"])
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        super().set_extra_state(state)
+        self.set_fisher(state["fisher"])
 
 
 def estimate_fisher(adapted: EATA, batches: Iterable[Tensor]) -> dict[str, Tensor]:

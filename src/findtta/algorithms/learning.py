@@ -45,8 +45,8 @@ class GradientAdapted(Adapted):
     """A model that learns from every batch it is given.
 
     Subclasses define :meth:`learn`; those that keep more than parameters and moving statistics name it in
-    ``remembered``, or create it in :meth:`prepare` and extend :meth:`changing` (tensors), or :meth:`memory` and
-    :meth:`load_memory` (anything else), and :meth:`reset`.
+    ``remembered``, or create it in :meth:`prepare` and extend :meth:`changing` (tensors), or
+    :meth:`get_extra_state` and :meth:`set_extra_state` (anything else), and :meth:`reset`.
     """
 
     options_type: ClassVar[type[Options]] = GradientOptions
@@ -133,18 +133,19 @@ class GradientAdapted(Adapted):
         """List every tensor of the model that learning changes, always in the same order."""
         return [*self.trained.values(), *MovingStatistics.tensors_of(self.model)]
 
-    def memory(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, Any]:
         """Return the state besides tensors of the model, to be saved (plain types and tensors)."""
         remembered = {name: getattr(self, name) for name in self.remembered}
         return {"optimizer": self.optimizer.state_dict(), "generator": self.generator.get_state(), **remembered}
 
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        """Take over what :meth:`memory` returned; the argument is a copy that may be kept."""
-        self.optimizer.load_state_dict(memory["optimizer"])
-        self.generator.set_state(memory["generator"].cpu())
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`get_extra_state` returned."""
+        state = copy.deepcopy(state)  # loading must not tie two models together
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
         device = next(iter(self.trained.values())).device
         for name in self.remembered:
-            value = memory[name]
+            value = state[name]
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
 
     # For methods to use.
@@ -273,12 +274,6 @@ class GradientAdapted(Adapted):
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(self.required_grad[name])
         return super().restore()
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return self.memory()
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.load_memory(copy.deepcopy(state))  # loading must not tie two models together
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # The optimizer's own tensors move with the parameters they belong to.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from findtta.errors import InputError
-from findtta.export.description import Description, describe, existing_file, require_export_extra
+from findtta.export.description import Description, describe, require_export_extra
 from findtta.options import require_int
 
 Array = NDArray[Any]
@@ -134,7 +134,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime:
     """
     if threads is not None:
         require_int("threads", threads)
-    return open_described(existing_file(path), describe(path), threads)
+    return open_described(Path(path), describe(path), threads)
 
 
 def open_described(path: Path, description: Description, threads: int | None = None) -> Runtime:
