@@ -58,7 +58,7 @@ def plain(model, batch):
 
 def collecting():
     evidence = Evidence()
-    evidence.begin()
+    evidence.restart(collect=True)
     return evidence
 
 
@@ -342,7 +342,7 @@ def test_windows_share_what_is_known_of_their_image():
     assert add(0.0, 2.0, 4.0, 3.0, 3.0, 3.0) == ([1.5] * 3 + [4] * 3, 2)
     assert add(9.0, 9.0, 9.0) == ([9, 9, 9], 1)  # 3 rows of 2 images
     assert add(0.0, 1.0) == ([1, 3], 3)
-    evidence.end()
+    evidence.restart(collect=False)
     assert add(7.0, 8.0) == ([7, 8], 1)
     assert evidence.total is None
 

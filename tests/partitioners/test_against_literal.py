@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csgraph
 
 from findtta.errors import InputError
 from findtta.functional import nmi, purity
@@ -44,13 +45,13 @@ def test_rcc_equals_its_formulas(seed, batch, width, spread, neighbours):
 @given(seeds, st.integers(2, 14), st.integers(1, 6), st.integers(1, 10))
 def test_rcc_joins_mutual_neighbours_and_a_spanning_tree(seed, batch, width, neighbours):
     points = randn(batch, width, seed=seed, dtype=torch.float64)
-    first, second = edges(distances(points.numpy()), neighbours)
+    first, second = edges(distances(points.numpy()), neighbours, csgraph)
     expected = literal.rcc_edges(points.tolist(), min(neighbours, batch - 1))
     assert list(zip(first.tolist(), second.tolist(), strict=True)) == expected
 
 
 def test_rcc_connects_samples_at_distance_0():
-    first, second = edges(distances(np.array([[0.0], [0.0], [1.0], [1.0], [1.5]])), 1)
+    first, second = edges(distances(np.array([[0.0], [0.0], [1.0], [1.0], [1.5]])), 1, csgraph)
     assert {(0, 1), (2, 3)} < set(zip(first.tolist(), second.tolist(), strict=True))
 
 

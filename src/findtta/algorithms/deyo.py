@@ -12,20 +12,18 @@ dimension are adapted; an image that is not square stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from findtta.algorithms.base import Cost
 from findtta.algorithms.learning import GradientAdapted
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
-from findtta.layers.surgery import NormSite
 from findtta.options import option
 
 
@@ -64,17 +62,9 @@ class DeYOOptions(GradientOptions):
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values() | {"plpd_threshold": 0.2}
         if self.preset == "official":
-            values |= self.by_class_count(
-                ten={"optimizer": "adam", "lr": 1e-3},
-                hundred={"optimizer": "adam", "lr": 1e-3},
-                thousand={"lr": 2.5e-4, "plpd_threshold": 0.3},
-            )
-        certain, reliable = (
-            (0.4 * math.log(1000), 0.5 * math.log(1000))
-            if self.margins == "imagenet"
-            else (self.log_classes(0.4), self.log_classes(0.5))
-        )
-        return values | {"entropy_margin": certain, "entropy_threshold": reliable}
+            values |= self.tent_values() | {"plpd_threshold": self.by_class_count(0.2, 0.2, 0.3)}
+        largest = math.log(1000) if self.margins == "imagenet" else self.log_classes(1)
+        return values | {"entropy_margin": 0.4 * largest, "entropy_threshold": 0.5 * largest}
 
 
 class DeYO(GradientAdapted):
@@ -93,10 +83,8 @@ class DeYO(GradientAdapted):
     options_type = DeYOOptions
     passes = Cost(forward=2, backward=1)
 
-    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        super().prepare(model, sites)
-        #: How much probability the shuffle took from the reliable samples of the last batch, in order.
-        self.plpd: Tensor | None = None
+    #: How much probability the shuffle took from the reliable samples of the last batch, in order.
+    plpd: Tensor | None = None
 
     def learn(self, inputs: Tensor) -> Tensor:
         self._refuse_unless_images(inputs)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -61,11 +61,8 @@ class EATAOptions(GradientOptions):
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values() | {"margins": "ttab", "fisher_weight": 2000.0}
         if self.preset == "official":
-            values |= {"margins": "dataset"} | self.by_class_count(
-                ten={"optimizer": "adam", "lr": 1e-3, "fisher_weight": 1.0},
-                hundred={"optimizer": "adam", "lr": 1e-3, "fisher_weight": 1.0},
-                thousand={"lr": 2.5e-4},
-            )
+            values |= self.tent_values() | {"margins": "dataset"}
+            values["fisher_weight"] = self.by_class_count(1.0, 1.0, 2000.0)
         if (self.margins or values["margins"]) == "dataset":
             redundancy = self.by_class_count(ten=0.4, hundred=0.1, thousand=0.05)
             return values | {"entropy_margin": self.log_classes(0.4), "redundancy_margin": redundancy}
@@ -83,13 +80,15 @@ class EATA(GradientAdapted):
         "the first batch, and it is TBN; with loose margins it can collapse as TENT does."
     )
     options_type = EATAOptions
+    remembered: ClassVar[Mapping[str, Any]] = {"average_prediction": None}
 
     average_prediction: Tensor | None
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        super().prepare(model, sites)
-        # Of unknown size until the first batch, hence saved in memory() and not as a buffer.
+        # A buffer, to move with the model, but of unknown size until the first batch, hence extra state.
         self.register_buffer("average_prediction", None, persistent=False)
+        super().prepare(model, sites)
+        #: It comes from the source, not from the stream, so reset() leaves it.
         self.fisher: Snapshot | None = None
 
     def learn(self, inputs: Tensor) -> Tensor:
@@ -138,20 +137,13 @@ class EATA(GradientAdapted):
             (table[name].to(parameter) for name, parameter in self.trained.items()), persistent=False
         )
 
-    def reset(self) -> None:
-        super().reset()
-        self.average_prediction = None  # the Fisher table stays: it comes from the source, not from the stream
-
-    def memory(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, Any]:
         fisher = None if self.fisher is None else dict(zip(self.trained_names, self.fisher.buffers(), strict=True))
-        return super().memory() | {"average_prediction": self.average_prediction, "fisher": fisher}
+        return super().get_extra_state() | {"fisher": fisher}
 
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        super().load_memory(memory)
-        average: Tensor | None = memory["average_prediction"]
-        device = next(iter(self.trained.values())).device
-        self.average_prediction = None if average is None else average.to(device)
-        self.set_fisher(memory["fisher"])
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        super().set_extra_state(state)
+        self.set_fisher(state["fisher"])
 
 
 def estimate_fisher(adapted: EATA, batches: Iterable[Tensor]) -> dict[str, Tensor]:

@@ -56,16 +56,6 @@ class FINDOptions(Options):
         # The paper's own is a plain function, with nothing around it.
         return partition if self.partitioner == "first-neighbor" else self.make_partitioner()
 
-    def export_problem(self) -> str | None:
-        """Say why a model with these options cannot be exported as a fixed graph, or return None."""
-        partitioner = self.make_partitioner()
-        if partitioner.exportable:
-            return None
-        return (
-            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: export with "
-            "partitioner='first-neighbor'."
-        )
-
 
 def _as_pairs(options: object) -> tuple[tuple[str, Any], ...] | None:
     if options is None:
@@ -130,5 +120,10 @@ class FIND(Adapted):
 
     def export_problem(self) -> str | None:
         """Say why the model cannot be exported with the options it has, or return None."""
-        problem: str | None = self.options.export_problem()
-        return problem
+        partitioner = self.options.make_partitioner()
+        if partitioner.exportable:
+            return None
+        return (
+            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: export with "
+            "partitioner='first-neighbor'."
+        )

@@ -63,21 +63,11 @@ class Evidence:
     """
 
     def __init__(self) -> None:
-        self.open = False
-        self.clear()
+        self.restart(collect=False)
 
-    def begin(self) -> None:
-        """Collect for a new batch."""
-        self.clear()
-        self.open = True
-
-    def end(self) -> None:
-        """Forget the batch, and collect no more."""
-        self.clear()
-        self.open = False
-
-    def clear(self) -> None:
-        """Forget what was collected."""
+    def restart(self, *, collect: bool) -> None:
+        """Forget what was collected, and collect for a new batch or not."""
+        self.open = collect
         self.total: Tensor | None = None
         self.layers = 0
 
@@ -160,8 +150,8 @@ class FINDSoft(Adapted):
         return SoftNorm(norm, self.options, self.evidence)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        self.evidence.begin()
+        self.evidence.restart(collect=True)
         try:
             return super().run(*args, **kwargs)
         finally:
-            self.evidence.end()
+            self.evidence.restart(collect=False)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Cost
+from findtta.algorithms.moving import MovingStatistics
 from findtta.algorithms.presets import GradientOptions
 from findtta.algorithms.tbn import BatchStatisticsNorm
 from findtta.collapse import Collapse, CollapseGuard
@@ -43,9 +44,9 @@ class Snapshot(nn.Module):
 class GradientAdapted(Adapted):
     """A model that learns from every batch it is given.
 
-    Subclasses define :meth:`learn`; those that keep more than parameters create it in :meth:`prepare`, and
-    extend :meth:`changing` (tensors), or :meth:`memory` and :meth:`load_memory` (anything else), and
-    :meth:`reset`.
+    Subclasses define :meth:`learn`; those that keep more than parameters and moving statistics name it in
+    ``remembered``, or create it in :meth:`prepare` and extend :meth:`changing` (tensors), or
+    :meth:`get_extra_state` and :meth:`set_extra_state` (anything else), and :meth:`reset`.
     """
 
     options_type: ClassVar[type[Options]] = GradientOptions
@@ -53,6 +54,8 @@ class GradientAdapted(Adapted):
     needs_grad = True
     exportable = False
     passes = Cost(forward=1, backward=1)
+    #: Attributes that learning changes and that are saved, with the values that they start from.
+    remembered: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
         super().__init__(model, options, reuse_buffers=reuse_buffers)
@@ -81,12 +84,9 @@ class GradientAdapted(Adapted):
             )
         #: Random numbers of the methods that draw; always on the CPU, so that draws are the same everywhere.
         self.generator = torch.Generator()
-        self._seed_generator()
         self.guard = CollapseGuard()
         self.warned = False  # about the current batch: one warning is enough
-        #: For methods that select samples: which of the last batch passed the first test, and which all, ``(B,)``.
-        self.reliable: Tensor | None = None
-        self.selected: Tensor | None = None
+        self._begin_stream()
 
     # For methods to define.
 
@@ -131,16 +131,22 @@ class GradientAdapted(Adapted):
 
     def changing(self) -> list[Tensor]:
         """List every tensor of the model that learning changes, always in the same order."""
-        return list(self.trained.values())
+        return [*self.trained.values(), *MovingStatistics.tensors_of(self.model)]
 
-    def memory(self) -> dict[str, Any]:
+    def get_extra_state(self) -> dict[str, Any]:
         """Return the state besides tensors of the model, to be saved (plain types and tensors)."""
-        return {"optimizer": self.optimizer.state_dict(), "generator": self.generator.get_state()}
+        remembered = {name: getattr(self, name) for name in self.remembered}
+        return {"optimizer": self.optimizer.state_dict(), "generator": self.generator.get_state(), **remembered}
 
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        """Take over what :meth:`memory` returned; the argument is a copy that may be kept."""
-        self.optimizer.load_state_dict(memory["optimizer"])
-        self.generator.set_state(memory["generator"].cpu())
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`get_extra_state` returned."""
+        state = copy.deepcopy(state)  # loading must not tie two models together
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        device = next(iter(self.trained.values())).device
+        for name in self.remembered:
+            value = state[name]
+            setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
 
     # For methods to use.
 
@@ -248,28 +254,26 @@ class GradientAdapted(Adapted):
             self.source.copy_to(self.changing())
             self.reset_optimizer()
             self.guard.reset()
-            self.reliable = self.selected = None
-            self._seed_generator()
+            self._begin_stream()
 
     def reset_optimizer(self) -> None:
         """Forget momentum and moments."""
         self.optimizer.zero_grad()
         self.optimizer.state.clear()
 
-    def _seed_generator(self) -> None:
+    def _begin_stream(self) -> None:
         self.generator.manual_seed(getattr(self.options, "seed", 0))
+        #: For methods that select samples: which of the last batch passed the first test, and which all, ``(B,)``.
+        self.reliable: Tensor | None = None
+        self.selected: Tensor | None = None
+        for name, value in self.remembered.items():
+            setattr(self, name, value)
 
     def restore(self) -> nn.Module:
         self.reset()
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(self.required_grad[name])
         return super().restore()
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return self.memory()
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.load_memory(copy.deepcopy(state))  # loading must not tie two models together
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # The optimizer's own tensors move with the parameters they belong to.

@@ -29,7 +29,7 @@ class MemoryBank(nn.Module):
         super().__init__()
         self.capacity = capacity
         self.register_buffer("images", torch.empty(0))
-        self.slots_of_class: list[list[int]] = []
+        self.reset()
 
     def __len__(self) -> int:
         return sum(self.occupancy())
@@ -53,7 +53,7 @@ class MemoryBank(nn.Module):
     def reset(self) -> None:
         """Forget every item, and what shape items have."""
         self.images = self.images.new_empty(0)
-        self.slots_of_class = []
+        self.slots_of_class: list[list[int]] = []
 
     def prepare(self, samples: Tensor, num_classes: int) -> None:
         """Allocate the bank at the first samples, and refuse samples that do not fit it later."""
@@ -125,9 +125,7 @@ class BalancedReservoir(MemoryBank):
     reservoir, so that every sample of the class seen so far is as likely to be there.
     """
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self.seen: list[int] = []
+    seen: list[int]
 
     def insert(self, samples: Tensor, classes: Sequence[int], num_classes: int, draws: ReservoirDraws) -> None:
         """Offer samples, one after the other, under their predicted classes."""
@@ -187,10 +185,6 @@ class TimelyBank(MemoryBank):
         super().__init__(capacity)
         self.timeliness_weight = timeliness
         self.uncertainty_weight = uncertainty
-        # All items age by one at every offer: keep the offer an item came with, and nothing to update.
-        self.offers = 0
-        self.offer_of_slot = [0] * capacity
-        self.uncertainty_of_slot = [0.0] * capacity
 
     def insert(
         self, samples: Tensor, classes: Sequence[int], uncertainties: Sequence[float], num_classes: int
@@ -245,6 +239,7 @@ class TimelyBank(MemoryBank):
 
     def reset(self) -> None:
         super().reset()
+        # All items age by one at every offer: keep the offer an item came with, and nothing to update.
         self.offers = 0
         self.offer_of_slot = [0] * self.capacity
         self.uncertainty_of_slot = [0.0] * self.capacity

@@ -135,9 +135,6 @@ class NOTE(GradientAdapted):
             if self.descend(loss):
                 accept_statistics()
 
-    def changing(self) -> list[Tensor]:
-        return super().changing() + MovingStatistics.tensors_of(self.model)
-
     def reset(self) -> None:
         super().reset()
         self.bank.reset()

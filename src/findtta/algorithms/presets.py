@@ -97,6 +97,12 @@ class GradientOptions(Options):
         distances = [abs(math.log(self.num_classes or 1) - math.log(count)) for count in PUBLISHED_CLASS_COUNTS]
         return (ten, hundred, thousand)[distances.index(min(distances))]
 
+    def tent_values(self) -> dict[str, Any]:
+        """Values that the authors of TENT published, which those of EATA and DeYO start from."""
+        small = {"optimizer": "adam", "lr": 1e-3}
+        values: dict[str, Any] = self.by_class_count(small, small, {"lr": 2.5e-4})
+        return values
+
     def log_classes(self, factor: float) -> float:
         """Return ``factor`` times the entropy of a uniform prediction."""
         return factor * math.log(self.num_classes or 1)

@@ -128,9 +128,6 @@ class RoTTA(TeacherStudent):
                 accept_statistics()
                 self.follow(self.trained_names, self.options.nu)
 
-    def changing(self) -> list[Tensor]:
-        return super().changing() + MovingStatistics.tensors_of(self.model)
-
     def reset(self) -> None:
         super().reset()
         self.bank.reset()

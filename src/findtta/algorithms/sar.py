@@ -13,9 +13,9 @@ recovery repeats for some batches); a batch in which nothing is selected takes n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from findtta.algorithms.base import Cost
 from findtta.algorithms.learning import GradientAdapted, moving_average
 from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
-from findtta.layers.surgery import NormSite
 from findtta.options import option
 
 NORM_FLOOR = 1e-12  # a zero gradient must not divide by zero
@@ -71,10 +70,10 @@ class SAR(GradientAdapted):
     options_type = SAROptions
     passes = Cost(forward=2, backward=2)
 
-    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        super().prepare(model, sites)
-        self.average_loss: float | None = None
-        self.recoveries = 0
+    remembered: ClassVar[Mapping[str, Any]] = {"average_loss": None, "recoveries": 0}
+
+    average_loss: float | None
+    recoveries: int
 
     def learn(self, inputs: Tensor) -> Tensor:
         logits = self.logits(inputs)
@@ -131,16 +130,3 @@ class SAR(GradientAdapted):
         if not self.options.sticky_recovery:
             self.reset_optimizer()
             self.average_loss = None
-
-    def reset(self) -> None:
-        super().reset()
-        self.average_loss = None
-        self.recoveries = 0
-
-    def memory(self) -> dict[str, Any]:
-        return super().memory() | {"average_loss": self.average_loss, "recoveries": self.recoveries}
-
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        super().load_memory(memory)
-        self.average_loss = memory["average_loss"]
-        self.recoveries = memory["recoveries"]

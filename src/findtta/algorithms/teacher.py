@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.augment import augment, draw_augmentation
 from findtta.algorithms.learning import GradientAdapted
+from findtta.algorithms.moving import MovingStatistics
 from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.layers.surgery import adaptive_layers
@@ -66,7 +67,8 @@ class TeacherStudent(GradientAdapted):
 
     def changing(self) -> list[Tensor]:
         # The student is not listed, because it starts equal to the teacher.
-        return [self.model.get_parameter(name) for name in self.trained_names]
+        teacher = [self.model.get_parameter(name) for name in self.trained_names]
+        return [*teacher, *MovingStatistics.tensors_of(self.model)]
 
     def reset(self) -> None:
         super().reset()

@@ -22,11 +22,7 @@ class TentOptions(GradientOptions):
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values()
         if self.preset == "official":
-            values |= self.by_class_count(
-                ten={"optimizer": "adam", "lr": 1e-3},
-                hundred={"optimizer": "adam", "lr": 1e-3},
-                thousand={"lr": 2.5e-4},
-            )
+            values |= self.tent_values()
         return values
 
 

@@ -147,13 +147,10 @@ class ViDA(TeacherStudent):
         """Weigh the branches by the uncertainty: the high-rank ones more above the threshold, less below it."""
         change = torch.where(uncertainty >= self.options.threshold, uncertainty, -uncertainty)
         change = change.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        for scales in self._scales():
+        for scales in scales_of(self.model, self.student):
             scales.low.copy_(1 - change)
             if self.options.high_rank_scale == "uncertainty":
                 scales.high.copy_(1 + change)
-
-    def _scales(self) -> list[BranchScales]:
-        return [m for model in (self.model, self.student) for m in model.modules() if isinstance(m, BranchScales)]
 
     def draw_restored(self) -> list[Tensor]:
         """Draw which of the student's trained numbers are reset to the source, one mask per parameter."""
@@ -171,8 +168,7 @@ class ViDA(TeacherStudent):
             parameter.copy_(torch.where(mask, original, parameter))
 
     def changing(self) -> list[Tensor]:
-        scales = [m for m in self.model.modules() if isinstance(m, BranchScales)]
-        return super().changing() + [tensor for scale in scales for tensor in scale.buffers()]
+        return super().changing() + [tensor for scales in scales_of(self.model) for tensor in scales.buffers()]
 
     @property
     def cost(self) -> Cost:
@@ -181,6 +177,11 @@ class ViDA(TeacherStudent):
 
     def restore(self) -> nn.Module:
         return remove_branches(super().restore())
+
+
+def scales_of(*models: nn.Module) -> list[BranchScales]:
+    """List the weights of the branches of models."""
+    return [module for model in models for module in model.modules() if isinstance(module, BranchScales)]
 
 
 def branch_names(model: nn.Module) -> list[str]:

@@ -9,8 +9,9 @@ the most similar sample up to rounding.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,13 +59,9 @@ class BatchCheck:
     @property
     def traced_to_ties(self) -> bool:
         """Whether near-ties of first neighbours explain all of a larger difference."""
-        return (
-            self.near_ties > 0
-            and self.margin is not None
-            and self.margin <= NEAR_TIE
-            and self.same_neighbours is not None
-            and self.same_neighbours <= TOLERANCE
-        )
+        if not self.near_ties or self.margin is None or self.same_neighbours is None:
+            return False
+        return self.margin <= NEAR_TIE and self.same_neighbours <= TOLERANCE
 
     @property
     def verdict(self) -> str:
@@ -133,9 +130,9 @@ def check(
         raise InputError(
             f"images must be of shape (batch, {', '.join(map(str, shape))}), got {tuple(images.shape)}."
         )
-    return Check(
-        tuple(compare(runtime, model, kind, batch) for kind, batch in _batches(sizes, shape, images, seed))
-    )
+    drawn = (("random", random_images(size, shape, seed + size)) for size in sizes)
+    given = (("given", images[:size]) for size in sizes if images is not None and size <= len(images))
+    return Check(tuple(compare(runtime, model, kind, batch) for kind, batch in itertools.chain(drawn, given)))
 
 
 def compare(runtime: Runtime, model: Adapted, kind: str, images: Tensor) -> BatchCheck:
@@ -177,47 +174,31 @@ def random_images(count: int, shape: Sequence[int], seed: int) -> Tensor:
     return (level + contrast * (torch.rand((count, *shape), generator=generator) - 0.5)).clamp(0, 1)
 
 
-def _batches(
-    sizes: Sequence[int], shape: Sequence[int], images: Tensor | None, seed: int
-) -> Iterator[tuple[str, Tensor]]:
-    for size in sizes:
-        yield "random", random_images(size, shape, seed + size)
-    for size in sizes:
-        if images is not None and size <= len(images):
-            yield "given", images[:size]
-
-
-@dataclass(frozen=True)
-class Replay:
-    """An adapted model run with the first neighbours of another runtime."""
-
-    logits: Tensor
-    choices: int  # how many samples, over all layers, have another first neighbour in the model itself
-    margin: float  # how much more similar than the chosen neighbour the nearest is at most (cosine, float64)
-
-
 def replay(adapted: Adapted, images: Tensor, neighbours: Sequence[Array]) -> Replay | None:
     """Run a copy of the model with given first neighbours, in the order in which layers are called.
 
     Returns None if the model does not need as many.
     """
     model = copy.deepcopy(adapted)
-    forced = _Forced([torch.from_numpy(np.asarray(chosen)).to(images.device) for chosen in neighbours])
+    replayed = Replay([torch.from_numpy(np.asarray(chosen)).to(images.device) for chosen in neighbours])
     for _, layer in model.layers():
         if isinstance(layer, FABN) and layer.partition is partition:
-            layer.partition = forced
-    logits = model(images)
-    if forced.calls != len(neighbours):
-        return None
-    return Replay(logits, forced.choices, forced.margin)
+            layer.partition = replayed
+    replayed.logits = model(images)
+    return replayed if replayed.calls == len(neighbours) else None
 
 
-class _Forced:
-    """Stands in for the partition of every layer."""
+class Replay:
+    """An adapted model run with the first neighbours of another runtime; stands in for the partition of layers."""
+
+    logits: Tensor
 
     def __init__(self, neighbours: Sequence[Tensor]) -> None:
         self.neighbours = neighbours
-        self.calls = self.choices = 0
+        self.calls = 0
+        #: How many samples, over all layers, have another first neighbour in the model itself.
+        self.choices = 0
+        #: How much more similar than the chosen neighbour the nearest is at most (cosine, float64).
         self.margin = 0.0
 
     def __call__(self, features: Tensor) -> Tensor:

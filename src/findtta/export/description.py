@@ -93,7 +93,11 @@ class Description:
 
 def describe(path: str | Path) -> Description:
     """Read the description in a ``.onnx`` or ``.pt2`` file that this package wrote, without running it."""
-    path = existing_file(path)
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"path must end in {' or '.join(SUFFIXES)}, got {str(path)!r}.")
+    if not path.is_file():
+        raise InputError(f"path {str(path)!r} does not exist.")
     written = _written_in_onnx(path) if path.suffix == ".onnx" else _written_in_pt2(path)
     try:
         return Description.from_json(written)
@@ -102,16 +106,6 @@ def describe(path: str | Path) -> Description:
             f"path {str(path)!r} has no description, so this package did not write it: export the model with "
             "findtta.export."
         ) from error
-
-
-def existing_file(path: str | Path) -> Path:
-    """Return the path, or raise an error unless it is an existing file of a kind that can be exported."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"path must end in {' or '.join(SUFFIXES)}, got {str(path)!r}.")
-    if not path.is_file():
-        raise InputError(f"path {str(path)!r} does not exist.")
-    return path
 
 
 def _written_in_onnx(path: Path) -> dict[str, str]:

@@ -66,12 +66,13 @@ def onnx(
 
     def serialize(traced: ExportedProgram) -> tuple[Description, bytes]:
         written = _to_onnx(traced, opset)
-        neighbours = _neighbour_values(written, len(neighbour_nodes(traced)))
+        # The values that hold first neighbours; none if they cannot be told from others.
+        values = tuple(node.output[0] for node in written.graph.node if node.op_type == "ArgMax")
+        neighbours = values if len(values) == len(neighbour_nodes(traced)) else ()
         description = Description.of(adapted, example, max_batch=max_batch, opset=opset, neighbours=neighbours)
         for name, value in description.to_json().items():
             written.metadata_props.add(key=PREFIX + name, value=value)
         require_export_extra("onnx").checker.check_model(written)
-        refuse_training_batch_norm(written)
         return description, written.SerializeToString()
 
     return _write(adapted, example, path, ".onnx", images, max_batch, serialize)
@@ -131,18 +132,6 @@ def _write(
         return outcome
 
 
-def refuse_training_batch_norm(written: Any) -> None:
-    """Raise if a node of an ONNX model is a BatchNormalization in training mode, which ignores its statistics."""
-    graphs = [written.graph.node, *(function.node for function in written.functions)]
-    while graphs:
-        for node in graphs.pop():
-            graphs += [attribute.g.node for attribute in node.attribute if attribute.HasField("g")]
-            if node.op_type == "BatchNormalization" and any(
-                attribute.name == "training_mode" and attribute.i for attribute in node.attribute
-            ):
-                raise ExportError(f"node {node.name!r} of the graph is a BatchNormalization in training mode.")
-
-
 def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     try:
         # torch prints its progress, and warns about itself.
@@ -179,9 +168,3 @@ def _forget_origin(written: Any) -> None:
     del graph.value_info[:]
     for node in graph.node:
         node.doc_string = ""
-
-
-def _neighbour_values(written: Any, count: int) -> tuple[str, ...]:
-    """Return the names of the values that hold first neighbours, or none if they cannot be told from others."""
-    values = tuple(node.output[0] for node in written.graph.node if node.op_type == "ArgMax")
-    return values if len(values) == count else ()

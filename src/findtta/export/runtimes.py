@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from findtta.errors import InputError
-from findtta.export.description import Description, describe, existing_file, require_export_extra
+from findtta.export.description import Description, describe, require_export_extra
 from findtta.options import require_int
 
 Array = NDArray[Any]
@@ -30,17 +30,15 @@ class Runtime(ABC):
 
     def __call__(self, images: Array) -> Array:
         """Return the logits, ``(batch, classes)``, of floats of shape ``(batch, *description.input_shape)``."""
-        return self._run(self._checked(images))
+        return self._run(self._checked(images), neighbours=False)[0]
 
     def run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
         """Return the logits of a batch, and the first neighbours that each layer chose, ``(rows,)`` each."""
-        return self._run_with_neighbours(self._checked(images))
+        return self._run(self._checked(images), neighbours=True)
 
     @abstractmethod
-    def _run(self, images: Array) -> Array: ...
-
-    @abstractmethod
-    def _run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]: ...
+    def _run(self, images: Array, *, neighbours: bool) -> tuple[Array, list[Array]]:
+        """Return the logits, and the first neighbours if they are asked for."""
 
     def _checked(self, images: Array) -> Array:
         images = np.asarray(images)
@@ -74,9 +72,6 @@ class OnnxRuntime(Runtime):
             options.intra_op_num_threads = self.threads
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
-    def _run(self, images: Array) -> Array:
-        return self.session.run(None, {self.session.get_inputs()[0].name: images})[0]
-
     @functools.cached_property
     def _neighbour_session(self) -> Any:
         onnx = require_export_extra("onnx")
@@ -86,10 +81,10 @@ class OnnxRuntime(Runtime):
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
         return self._open(model.SerializeToString())
 
-    def _run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
-        session = self._neighbour_session
-        logits, *neighbours = session.run(None, {session.get_inputs()[0].name: images})
-        return logits, neighbours
+    def _run(self, images: Array, *, neighbours: bool) -> tuple[Array, list[Array]]:
+        session = self._neighbour_session if neighbours else self.session
+        logits, *found = session.run(None, {session.get_inputs()[0].name: images})
+        return logits, found
 
 
 class ProgramRuntime(Runtime):
@@ -101,14 +96,10 @@ class ProgramRuntime(Runtime):
             warnings.simplefilter("ignore")  # of torch, about itself
             self.module = torch.export.load(io.BytesIO(path.read_bytes())).module()
 
-    def _run(self, images: Array) -> Array:
-        with torch.no_grad():
-            return self.module(torch.from_numpy(images)).numpy()
-
-    def _run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
+    def _run(self, images: Array, *, neighbours: bool) -> tuple[Array, list[Array]]:
         recorder = _Recorder(self.module, self.description.neighbours)
         with torch.no_grad():
-            logits = recorder.run(torch.from_numpy(images))
+            logits = (recorder.run if neighbours else self.module)(torch.from_numpy(images))
         return logits.numpy(), recorder.values
 
 
@@ -143,7 +134,7 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime:
     """
     if threads is not None:
         require_int("threads", threads)
-    return open_described(existing_file(path), describe(path), threads)
+    return open_described(Path(path), describe(path), threads)
 
 
 def open_described(path: Path, description: Description, threads: int | None = None) -> Runtime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import torch
@@ -133,8 +133,7 @@ def make_partitioner(
 
 def _load(name: str) -> type[Partitioner]:
     require_known("partitioner", name, BUILT_IN)
-    module_name, _, class_name = BUILT_IN[name].partition(":")
-    partitioner: type[Partitioner] = getattr(import_module(module_name), class_name)
+    partitioner: type[Partitioner] = resolve_name(BUILT_IN[name])
     return partitioner
 
 

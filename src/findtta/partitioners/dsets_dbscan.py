@@ -75,13 +75,8 @@ def equalize(similarity: Points) -> Points:
 def dominant_set(similarity: Points, free: Mask, tolerance: float) -> Mask:
     """Find a set of samples more similar to each other than to the rest, by infection and immunisation.
 
-    Args:
-        similarity: Similarities of the free samples, ``(n, n)``; 0 on the diagonal and elsewhere.
-        free: Which samples may belong to the set.
-        tolerance: How far from an equilibrium the result may be.
-
-    Returns:
-        Which samples belong to the set.
+    ``similarity``, ``(n, n)``, is 0 on the diagonal and beyond the ``free`` samples, of which the set may consist.
+    The search ends within ``tolerance`` of an equilibrium.
     """
     share = free / free.sum()
     for _ in range(MOST_STEPS):
@@ -91,40 +86,25 @@ def dominant_set(similarity: Points, free: Mask, tolerance: float) -> Mask:
             break
         best = int(gain.argmax())
         worst = int(np.where(share > 0, gain, np.inf).argmin())
-        if -gain[worst] > gain[best]:
-            share = _immunise(share, worst, gain[worst], -payoff[worst] - gain[worst])
-        else:
-            share = _infect(share, best, gain[best], -payoff[best] - gain[best])
+        immunise = -gain[worst] > gain[best]
+        changed = worst if immunise else best
+        # The longest step: until the sample is the whole set, or has left it.
+        limit = share[worst] / (share[worst] - 1) if immunise else 1.0
+        curvature = -payoff[changed] - gain[changed]
+        step = limit
+        if curvature < 0:
+            step = max(limit, -gain[changed] / curvature) if immunise else min(limit, -gain[changed] / curvature)
+        removed = immunise and step == limit
+        share = (1 - step) * share
+        share[changed] = 0.0 if removed else share[changed] + step
+        share /= share.sum()
     return share > 0
 
 
-def _infect(share: Points, best: int, gain: float, curvature: float) -> Points:
-    step = min(1.0, -gain / curvature) if curvature < 0 else 1.0
-    share = (1 - step) * share
-    share[best] += step
-    return share / share.sum()
-
-
-def _immunise(share: Points, worst: int, gain: float, curvature: float) -> Points:
-    until_gone = share[worst] / (share[worst] - 1)
-    step = max(until_gone, -gain / curvature) if curvature < 0 else until_gone
-    removed = step == until_gone
-    share = (1 - step) * share
-    share[worst] = 0.0 if removed else share[worst] + step
-    return share / share.sum()
-
-
 def extend(members: Mask, dissimilarity: Points, free: Mask, min_points: int) -> Mask:
-    """Add the free samples that are reached from the members through dense samples.
+    """Add to the members of a dominant set the free samples that are reached through dense samples.
 
-    Args:
-        members: The dominant set.
-        dissimilarity: Of all samples, ``(n, n)``, 0 on the diagonal.
-        free: Which samples may be added.
-        min_points: Neighbours that make a sample dense.
-
-    Returns:
-        Which samples belong to the group.
+    ``dissimilarity``, ``(n, n)``, is 0 on the diagonal; ``min_points`` neighbours make a sample dense.
     """
     inside = np.sort(dissimilarity[np.ix_(members, members)], axis=1)
     within = dissimilarity <= inside[:, min_points].max()  # column 0 is the sample itself

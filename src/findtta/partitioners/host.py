@@ -7,12 +7,14 @@ these are for comparison, not for serving.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from findtta._extras import require
 from findtta.functional.partition import NORM_FLOOR
 from findtta.options import option
 from findtta.partitioners.base import Partitioner, is_usable, lowest_members, outside_graphs
@@ -30,6 +32,8 @@ class HostPartitioner(Partitioner):
 
     leaves_device = True
     exportable = False
+    #: The package that it clusters with, of the extra ``cluster``.
+    package: ClassVar[str | None] = None
 
     metric: str = option(
         "cosine",
@@ -38,6 +42,12 @@ class HostPartitioner(Partitioner):
 
     def __post_init__(self) -> None:
         self.require_choice("metric", "cosine", "euclidean")
+        if self.package is not None:
+            self.library()  # so that a missing package is found at once
+
+    def library(self) -> Any:
+        """Import the package that it clusters with."""
+        return require(str(self.package), "cluster", f"partitioner {self.name!r}")
 
     def cluster(self, points: Points) -> Labels:
         """Label two or more points, ``(n, C)``; samples with the label -1, noise, belong to no cluster."""

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta._extras import require
 from findtta.options import option
 from findtta.partitioners.host import HostPartitioner, Labels, Points, distances
 
@@ -36,6 +35,7 @@ class RobustContinuous(HostPartitioner):
     """Groups of samples whose representatives have moved together."""
 
     name = "rcc"
+    package = "scipy.sparse.csgraph"
     summary = "robust continuous clustering: representatives that move together"
     library_defaults: ClassVar[Mapping[str, Any]] = {"neighbours": 10, "threshold": 1.0, "metric": "euclidean"}
 
@@ -48,32 +48,23 @@ class RobustContinuous(HostPartitioner):
         super().__post_init__()
         self.require_positive_int("neighbours")
         self.require_at_least_zero("threshold")
-        scipy_graphs()
 
     def cluster(self, points: Points) -> Labels:
-        first, second = edges(distances(points), self.neighbours)
+        graphs = self.library()
+        first, second = edges(distances(points), self.neighbours, graphs)
         representatives, radius = represent(points, (first, second))
         close = _lengths(representatives, (first, second)) <= self.threshold * radius
         joined = np.zeros((len(points), len(points)), dtype=bool)
         joined[first[close], second[close]] = True
-        labels: Labels = scipy_graphs().connected_components(joined, directed=False)[1]
+        labels: Labels = graphs.connected_components(joined, directed=False)[1]
         return labels
 
 
-def scipy_graphs() -> Any:
-    """Import scipy's graph functions."""
-    return require("scipy.sparse.csgraph", "cluster", "partitioner 'rcc'")
-
-
-def edges(table: Points, neighbours: int) -> Edges:
+def edges(table: Points, neighbours: int, graphs: Any) -> Edges:
     """Pairs of mutual nearest neighbours, and a minimum spanning forest of all pairs of nearest neighbours.
 
-    Args:
-        table: Distances, ``(n, n)``.
-        neighbours: How many neighbours of each point count.
-
-    Returns:
-        Lower and higher index of every pair.
+    ``table`` holds distances, ``(n, n)``, and ``graphs`` is scipy's module of graph functions. The result is the
+    lower and the higher index of every pair.
     """
     others = table.copy()
     np.fill_diagonal(others, np.inf)
@@ -83,21 +74,16 @@ def edges(table: Points, neighbours: int) -> Edges:
     np.put_along_axis(points_at, nearest, True, axis=1)
     # Ranks of the distances instead of distances: scipy takes an edge of length 0 for none.
     ranks = np.unique(table, return_inverse=True)[1].reshape(table.shape) + 1
-    tree = scipy_graphs().minimum_spanning_tree(np.where(points_at | points_at.T, ranks, 0)).toarray() > 0
+    tree = graphs.minimum_spanning_tree(np.where(points_at | points_at.T, ranks, 0)).toarray() > 0
     first, second = np.nonzero(np.triu((points_at & points_at.T) | tree | tree.T))
     return first, second
 
 
 def represent(points: Points, pairs: Edges) -> tuple[Points, float]:
-    """Move the representatives of the points until the objective settles.
+    """Move the representatives of points, ``(n, C)``, along the edges until the objective settles.
 
-    Args:
-        points: The points, ``(n, C)``.
-        pairs: The edges along which representatives attract each other.
-
-    Returns:
-        The representatives, in ``(n, C)`` or in ``(n, n)`` coordinates if that is less, and the radius
-        below which two of them are one.
+    Returns the representatives, in ``(n, C)`` or in ``(n, n)`` coordinates if that is less, and the radius below
+    which two of them are one.
     """
     degree = np.bincount(np.concatenate(pairs), minlength=len(points))
     weight = degree.mean() / np.sqrt(degree[pairs[0]] * degree[pairs[1]])

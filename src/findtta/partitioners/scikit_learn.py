@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from findtta._extras import require
 from findtta.options import option, require_int
 from findtta.partitioners.host import (
     SMALLEST_SCALE,
@@ -26,14 +25,8 @@ LARGEST_SEED = 2**32 - 1  # of numpy's generator, which scikit-learn uses
 class ScikitLearn(HostPartitioner):
     """Runs an estimator of ``sklearn.cluster``; subclasses say which, and with which arguments."""
 
+    package = "sklearn.cluster"
     estimator: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._library()
-
-    def _library(self) -> Any:
-        return require("sklearn.cluster", "cluster", f"partitioner {self.name!r}")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         """Return the arguments of the estimator for points with these distances, ``(n, n)``."""
@@ -42,7 +35,7 @@ class ScikitLearn(HostPartitioner):
     def cluster(self, points: Points) -> Labels:
         table = distances(points)
         arguments = self.arguments(table)
-        estimator = getattr(self._library(), self.estimator)(**arguments)
+        estimator = getattr(self.library(), self.estimator)(**arguments)
         with warnings.catch_warnings():
             # Fewer distinct samples, or fewer groups, than asked for: some groups stay empty, as they should.
             warnings.filterwarnings("ignore", message="Number of (distinct clusters|subclusters found)")
