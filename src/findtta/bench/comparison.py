@@ -16,7 +16,7 @@ from typing import Any
 
 from findtta.bench.naming import AXES, FIELDS, NamedRun, field_text, named_runs, number_ranges, ordered
 from findtta.bench.result import Result
-from findtta.errors import InputError, OptionError
+from findtta.errors import OptionError
 from findtta.options import require_known
 from findtta.tables import BEST, Cell, Column, Row, Table
 
@@ -112,10 +112,6 @@ def compare(
         require_known(name, given, known)
     if set(AXES[rows]) & set(AXES[columns]):
         raise OptionError(f"rows and columns must differ in what they show, got {rows!r} and {columns!r}.")
-    results = list(results)
-    for result in results:
-        if missing := result.what_is_missing():
-            raise InputError(f"the result {result.digest!r} cannot be compared: {missing}.")
     held = [field for field in FIELDS if field not in {*AXES[rows], *AXES[columns]}]
     groups: dict[tuple[Any, ...], list[NamedRun]] = defaultdict(list)
     for run in named_runs(results):

@@ -86,8 +86,7 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
     results = sorted(results, key=lambda result: result.digest)
     if not results:
         raise InputError("results: there is none to report on; 'findtta run' and 'findtta bench' make some.")
-    usable = [result for result in results if not result.what_is_missing()]
-    runs = sorted(named_runs(usable), key=lambda run: (run.result.started, run.result.digest))
+    runs = sorted(named_runs(results), key=lambda run: (run.result.started, run.result.digest))
     settings = _settings([run.result for run in runs])
     names = {
         "method": [method for setting in settings for method in setting.methods],
@@ -122,7 +121,6 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
         keys={k: {n: (charts.variable(look), look[2]) for n, look in of.items()} for k, of in looks.items()},
         is_open=len(settings) <= _OPEN_SETTINGS,
         runs=[_run(run, columns) for run in runs],
-        left_out=[(result.digest, missing) for result in results if (missing := result.what_is_missing())],
         is_finite=math.isfinite,
     )
     return charts.clean(html)
@@ -204,10 +202,8 @@ class Setting:
         for method, runs in self.of_stream(stream).items():
             for run in runs:
                 for domain in run.config["data"]["domains"]:
-                    part = run.per_domain.get(domain)
-                    accuracy = charts.number(part.get("accuracy")) if isinstance(part, Mapping) else None
-                    if accuracy is not None:
-                        found[method][domain].append(accuracy)
+                    if domain in run.per_domain:
+                        found[method][domain].append(run.per_domain[domain]["accuracy"])
         means = {method: {name: fmean(seeds) for name, seeds in parts.items()} for method, parts in found.items()}
         domains = list(dict.fromkeys(name for parts in means.values() for name in parts))
         is_one = len({split_domain(domain)[1] for domain in domains}) == 1
@@ -358,7 +354,7 @@ def _run(run: NamedRun, columns: Mapping[str, str]) -> dict[str, Any]:
     result, (row,) = run.result, flat([run.result])
     words = {name: run.words.get(name, "") for name in FILTERS}
     words["stream"] = columns.get(result.digest, words["stream"])
-    rounds = [f"{value:.2f}" for value in result.per_round if isinstance(value, int | float)]
+    rounds = [f"{value:.2f}" for value in result.per_round]
     facts = {title: {name: row[name] for name in FLAT_GROUPS[title]} for title in FLAT_GROUPS}
     facts["measurements"]["accuracy per round"] = ", ".join(rounds) if len(rounds) > 1 else None
     facts["environment"] |= {name: value for name, value in sorted(result.environment.items()) if name not in row}
