@@ -375,7 +375,7 @@ def test_results_that_lack_something_are_refused_by_its_name(part, name):
 
 
 def test_flat_rows_have_every_column_and_its_type():
-    rows = flat([made(accuracy=12.5, seed=3), made(status="failed"), unplanned()])
+    rows = [flat(result) for result in (made(accuracy=12.5, seed=3), made(status="failed"), unplanned())]
     assert all(list(row) == list(FLAT_COLUMNS) for row in rows)
     for row in rows:
         for name, kind in FLAT_COLUMNS.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -143,15 +143,11 @@ FLAT_GROUPS: dict[str, dict[str, type]] = {
 FLAT_COLUMNS: dict[str, type] = {name: kind for group in FLAT_GROUPS.values() for name, kind in group.items()}
 
 
-def flat(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return one flat row per run, with a value or None for each of ``FLAT_COLUMNS``.
+def flat(result: Result) -> dict[str, Any]:
+    """Return a result as a flat row, with a value or None for each of ``FLAT_COLUMNS``.
 
     Options and settings are JSON texts, the time of the start is ISO 8601 in UTC.
     """
-    return [_flat_row(result) for result in results]
-
-
-def _flat_row(result: Result) -> dict[str, Any]:
     planned = {**result.spec, **result.config}  # what was asked for, where the run was not planned
     model, data, stream = (result.config.get(name, {}) for name in ("model", "data", "stream"))
     values = {

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shown = [run for run in runs if not (arguments.failed and run.result.is_done)]
         if as_json:
-            print_json(flat(run.result for run in shown))
+            print_json([flat(run.result) for run in shown])
         else:
             (_list_failed if arguments.failed else _list)(shown, len(runs) if arguments.failed else count)
     return 0
@@ -140,7 +140,7 @@ def describe(result: Result, *, full: bool = False) -> str:
 
 
 def _sections(result: Result, full: bool) -> Iterable[str]:
-    (row,) = flat([result])
+    row = flat(result)
     (named,) = named_runs([result])
     settings = [(name.replace("_", " "), row[name]) for name in FLAT_GROUPS["settings"] if row[name] is not None]
     if full:
@@ -209,14 +209,15 @@ def _require_exportable(path: Path) -> None:
 def _export(results: Sequence[Result], path: Path) -> None:
     if not results:
         raise OptionError("--export: there is no run to export, so no file is written.")
+    rows = [flat(result) for result in results]
     try:
         with atomic_write(path) as partial, partial.open("x", encoding="utf-8", newline="") as file:
             if path.suffix.lower() == ".parquet":
-                write_parquet(partial, FLAT_COLUMNS, flat(results))
+                write_parquet(partial, FLAT_COLUMNS, rows)
             else:
                 writer = csv.DictWriter(file, FLAT_COLUMNS)
                 writer.writeheader()
-                writer.writerows(flat(results))
+                writer.writerows(rows)
     except OSError as error:
         raise OptionError(f"--export: {str(path)!r} cannot be written ({error.strerror or error}).") from error
     print_text(f"{_counted(len(results))} written to {path}")

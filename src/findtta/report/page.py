@@ -351,7 +351,7 @@ def _method_name(row: PaperRow) -> str:
 
 def _run(run: NamedRun, columns: Mapping[str, str]) -> dict[str, Any]:
     """Return a run in full, with the names by which filters know it."""
-    result, (row,) = run.result, flat([run.result])
+    result, row = run.result, flat(run.result)
     words = {name: run.words.get(name, "") for name in FILTERS}
     words["stream"] = columns.get(result.digest, words["stream"])
     rounds = [f"{value:.2f}" for value in result.per_round]
