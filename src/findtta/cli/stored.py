@@ -46,7 +46,7 @@ def read_runs(store: Store, arguments: argparse.Namespace) -> tuple[list[NamedRu
     results = list(store.all())
     if problems := store.problems:
         tell("\n  ".join([f"findtta: {len(problems)} of the files hold no result that can be used:", *problems]))
-    runs = sorted(named_runs(results), key=lambda run: (run.result.started, run.result.digest))
+    runs = named_runs(results)
     return _filtered(runs, arguments), len(runs)
 
 

@@ -334,21 +334,13 @@ def _attributes(values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """What an adapted layer did, as the mean over seeds.
-
-    Attributes:
-        name: Its name in the model.
-        groups: The number of groups per batch, or None if it makes none.
-        groups_std: The standard deviation of that number, over batches and seeds.
-        score: The sensitivity score, or None if it has none.
-        split: The fraction of the runs in which it was split, or None if that was not decided.
-    """
+    """What an adapted layer did, as the mean over seeds; None for what it does not have."""
 
     name: str
     groups: float | None
-    groups_std: float
+    groups_std: float  # over batches and seeds
     score: float | None
-    split: float | None
+    split: float | None  # the fraction of the runs in which it was split
 
     @property
     def is_split(self) -> bool:
