@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -167,12 +167,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Shown:
-    """A column as it is printed: the heading it shares with its neighbours, its own, its texts, its alignment."""
+    """A column as it is printed.
 
-    over: str
+    ``over`` is the heading that it shares with its neighbours, and ``span`` how many columns that heading covers
+    from here on: 0 if it began further left.
+    """
+
     title: str
     texts: tuple[str, ...]
     numeric: bool = True
+    over: str = ""
+    span: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,41 +207,31 @@ class Table:
 
     def shown(self) -> list[Shown]:
         """Return the columns as they are printed, those of the row headings first."""
-        heads = (
-            zip(*(row.titles for row in self.rows), strict=True) if self.rows else [() for _ in self.row_titles]
-        )
         shown = [
-            Shown("", title, tuple(texts), False) for title, texts in zip(self.row_titles, heads, strict=True)
+            Shown(title, tuple(row.titles[index] for row in self.rows), numeric=False)
+            for index, title in enumerate(self.row_titles)
         ]
         for index, column in enumerate(self.columns):
-            cells = [row.cells[index] for row in self.rows]
-            shown += self._shown_column(column, cells)
+            cells = [row.cells[index] or Cell() for row in self.rows]
+            paper = tuple(cell.paper_text(column.decimals) for cell in cells)
+            ours = tuple(cell.ours_text(column.decimals, len(self.seeds)) for cell in cells)
+            if column.kind == "compared":
+                differences = tuple(cell.difference_text(column.decimals) for cell in cells)
+                shown.append(Shown("paper", paper, over=column.title, span=3))
+                shown.append(Shown("ours", ours, over=column.title, span=0))
+                shown.append(Shown("difference", differences, over=column.title, span=0))
+            elif column.kind == "text":
+                shown.append(Shown(column.title, tuple(cell.text or EMPTY for cell in cells), numeric=False))
+            else:
+                shown.append(Shown(column.title, paper if column.kind == "paper" else ours))
         return shown
-
-    def _shown_column(self, column: Column, cells: Sequence[Cell | None]) -> Iterator[Shown]:
-        there = [cell or Cell() for cell in cells]
-        paper = tuple(cell.paper_text(column.decimals) for cell in there)
-        ours = tuple(cell.ours_text(column.decimals, len(self.seeds)) for cell in there)
-        if column.kind == "compared":
-            yield Shown(column.title, "paper", paper)
-            yield Shown(column.title, "ours", ours)
-            yield Shown(column.title, "difference", tuple(cell.difference_text(column.decimals) for cell in there))
-        elif column.kind == "text":
-            yield Shown("", column.title, tuple(cell.text or EMPTY for cell in there), False)
-        else:
-            yield Shown("", column.title, paper if column.kind == "paper" else ours)
 
     def text(self) -> str:
         """Return the table for the terminal, without its title and notes."""
         shown = self.shown()
-        grouped = any(column.over for column in shown)
-        over = ""
-        header = []
-        for column in shown:
-            # A shared heading stands over the first of its columns.
-            head = column.over if column.over and (column.over != over or column.title == "paper") else ""
-            header.append(f"{head}\n{column.title}" if grouped else column.title)
-            over = column.over
+        header = [column.title for column in shown]
+        if any(column.over for column in shown):
+            header = [f"{column.over if column.span else ''}\n{column.title}" for column in shown]
         return _tabulate(header, self._cells(shown), [column.numeric for column in shown])
 
     def markdown(self) -> str:
@@ -287,16 +282,11 @@ def _latex_row(texts: Iterable[str]) -> str:
 
 def _latex_groups(shown: Sequence[Shown]) -> list[str]:
     """Return the line of headings that several columns share, if there are any."""
-    starts = [
-        index
-        for index, column in enumerate(shown)
-        if index == 0 or not column.over or column.over != shown[index - 1].over or column.title == "paper"
-    ]
-    spans = list(zip(starts, [*starts[1:], len(shown)], strict=True))
-    if not any(shown[start].over for start, _ in spans):
+    if not any(column.over for column in shown):
         return []
-    heads = [f"\\multicolumn{{{stop - start}}}{{c}}{{{escape_latex(shown[start].over)}}}" for start, stop in spans]
-    rules = [f"\\cmidrule(lr){{{start + 1}-{stop}}}" for start, stop in spans if shown[start].over]
+    starts = [(place, column) for place, column in enumerate(shown, start=1) if column.span]
+    heads = [f"\\multicolumn{{{column.span}}}{{c}}{{{escape_latex(column.over)}}}" for _, column in starts]
+    rules = [f"\\cmidrule(lr){{{place}-{place + column.span - 1}}}" for place, column in starts if column.over]
     return [_latex_row(heads), " ".join(rules)]
 
 

@@ -215,10 +215,11 @@ def test_progress_is_told_after_every_batch():
 
 
 def test_a_failure_keeps_the_type_and_the_message():
-    record = failure(spec(), "abcd", ZeroDivisionError("no luck"), {"method": "find"})
+    config = dict(Planner().plan(spec()).config)
+    record = failure(spec(), "abcd", ZeroDivisionError("no luck"), config)
     assert record.status == "failed"
     assert record.error == {"type": "ZeroDivisionError", "message": "no luck"}
-    assert record.config == {"method": "find"}
+    assert record.config == config
     assert Result.from_json(record.to_json()) == record
 
 

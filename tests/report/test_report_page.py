@@ -81,7 +81,8 @@ def test_the_script_never_makes_markup_of_text():
 def test_whatever_results_say_is_text(whole, text):
     names = {"data": text, "model": text, "domains": (f"{text}@1", "fog@5"), "points": 3, "layers": 2}
     done = [run(name, **names) for name in (text, "find-star")]
-    done = [dataclasses.replace(result, layers=[*result.layers, {"name": text, "score": 1.0}]) for result in done]
+    layer = {"name": text, "groups_mean": None, "groups_std": None, "score": 1.0, "split": True}
+    done = [dataclasses.replace(result, layers=[*result.layers, layer]) for result in done]
     failed = run("tbn", **names, error={"type": text, "message": text})
     found = parse(page([*done, failed], title=text))
     assert len(found.all("script")) == 1
@@ -213,29 +214,9 @@ def test_a_page_of_failures_alone_has_no_tables_of_numbers():
     assert not found.all("svg", class_="chart")
 
 
-def test_results_of_other_releases_are_left_out_and_named():
-    odd = dataclasses.replace(run("tbn"), metrics={"accuracy": 3.0})
-    found = parse(page([run("find"), odd]))
-    assert "metrics.error is missing" in found.one("section", id="left-out").text
-    assert not found.all("tr", data_method="tbn")
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        {"running": {}, "layers": [], "per_domain": {}},
-        {
-            "running": {"batch": [1, 2], "accuracy": [None, "x"]},
-            "layers": [None, {"name": 3}],
-            "per_domain": {"fog@5": 3},
-        },
-        {"running": {"batch": [1], "accuracy": [math.nan]}, "layers": [{"name": "a", "score": math.inf}]},
-        {"running": {"batch": 3}, "layers": [{}], "collapse": {"batch": "soon"}, "per_round": [None, "a"]},
-    ],
-    ids=["empty", "wrong kinds", "not finite", "wrong shapes"],
-)
-def test_parts_of_no_use_are_not_drawn(parts):
-    found = parse(page([dataclasses.replace(run(), **parts), dataclasses.replace(run("tbn"), **parts)]))
+def test_parts_without_numbers_are_not_drawn():
+    empty = {"running": {"batch": [], "accuracy": []}, "layers": [], "per_domain": {}}
+    found = parse(page([dataclasses.replace(run(), **empty), dataclasses.replace(run("tbn"), **empty)]))
     assert found.all("table")[0].row("find")[0] == "find"
     assert not found.all("svg", class_="lines")
 

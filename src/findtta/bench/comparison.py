@@ -10,13 +10,13 @@ import dataclasses
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from findtta.bench.naming import AXES, FIELDS, NamedRun, field_text, named_runs, number_ranges, ordered
-from findtta.bench.result import Result
-from findtta.errors import InputError, OptionError
+from findtta.bench.naming import AXES, FIELDS, NamedRun, field_text, named_runs, number_ranges, ordered, told_apart
+from findtta.bench.result import Result, flat
+from findtta.errors import OptionError
 from findtta.options import require_known
 from findtta.tables import BEST, Cell, Column, Row, Table
 
@@ -25,35 +25,27 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Value:
-    """A number that tables can show.
-
-    Attributes:
-        title: What it is, with its unit.
-        read: Gets it from a result.
-        higher_is_better: Whether higher values are better.
-        decimals: How many decimals are shown.
-        depends_on_machine: Whether the same run gives another number on another machine.
-    """
+    """A number that tables can show: what it is, with its unit, and in which column of flat rows it is."""
 
     title: str
-    read: Callable[[Result], float]
+    column: str
     higher_is_better: bool = False
     decimals: int = 2
     depends_on_machine: bool = False
 
+    def read(self, result: Result) -> float:
+        """Return the number of a run that is done."""
+        return float(flat(result)[self.column])
+
 
 VALUES: dict[str, Value] = {
-    "accuracy": Value("accuracy in %", lambda result: result.metrics["accuracy"], higher_is_better=True),
-    "error": Value("error in %", lambda result: result.metrics["error"]),
-    "nll": Value("negative log-likelihood", lambda result: result.metrics["nll"], decimals=3),
-    "brier": Value("Brier score", lambda result: result.metrics["brier"], decimals=3),
-    "ece": Value("calibration error in %", lambda result: result.metrics["ece"]),
-    "latency": Value(
-        "median latency of a batch in ms", lambda result: result.cost["latency_ms"]["p50"], depends_on_machine=True
-    ),
-    "memory": Value(
-        "peak memory in MB", lambda result: result.cost["peak_memory_mb"], decimals=0, depends_on_machine=True
-    ),
+    "accuracy": Value("accuracy in %", "accuracy", higher_is_better=True),
+    "error": Value("error in %", "error"),
+    "nll": Value("negative log-likelihood", "nll", decimals=3),
+    "brier": Value("Brier score", "brier", decimals=3),
+    "ece": Value("calibration error in %", "ece"),
+    "latency": Value("median latency of a batch in ms", "latency_p50_ms", depends_on_machine=True),
+    "memory": Value("peak memory in MB", "peak_memory_mb", decimals=0, depends_on_machine=True),
 }
 
 
@@ -112,10 +104,6 @@ def compare(
         require_known(name, given, known)
     if set(AXES[rows]) & set(AXES[columns]):
         raise OptionError(f"rows and columns must differ in what they show, got {rows!r} and {columns!r}.")
-    results = list(results)
-    for result in results:
-        if missing := result.what_is_missing():
-            raise InputError(f"the result {result.digest!r} cannot be compared: {missing}.")
     held = [field for field in FIELDS if field not in {*AXES[rows], *AXES[columns]}]
     groups: dict[tuple[Any, ...], list[NamedRun]] = defaultdict(list)
     for run in named_runs(results):
@@ -204,7 +192,7 @@ def _cell(runs: Sequence[NamedRun], value: Value) -> Cell:
     results = sorted((run.result for run in runs), key=lambda result: result.seed)
     done = [result for result in results if result.is_done]
     return Cell(
-        values={result.seed: float(value.read(result)) for result in done},
+        values={result.seed: value.read(result) for result in done},
         digests={result.seed: result.digest for result in done},
         failed=tuple(result.seed for result in results if not result.is_done),
     )
@@ -212,16 +200,9 @@ def _cell(runs: Sequence[NamedRun], value: Value) -> Cell:
 
 def _titles(keys: Iterable[tuple[Any, ...]], fields: Sequence[str]) -> dict[tuple[Any, ...], str]:
     """Return a title for each key: the first field in words, and as many of the others as tell keys apart."""
-    titles = {key: field_text(fields[0], key[0]) for key in keys}
-    for index, field in enumerate(fields[1:], 1):
-        shown = list(titles.values())
-        titles = {
-            key: f"{title}, {field} {field_text(field, key[index])}".replace(", edition ", ", ")
-            if shown.count(title) > 1 and key[index] != ""
-            else title
-            for key, title in titles.items()
-        }
-    return titles
+    words = {key: dict(zip(fields, map(field_text, fields, key), strict=True)) for key in keys}
+    firsts = [each[fields[0]] for each in words.values()]
+    return dict(zip(words, told_apart(firsts, list(words.values()), fields[1:]), strict=True))
 
 
 def _notes(runs: Sequence[NamedRun], replaced: int, value: Value) -> Iterable[str]:

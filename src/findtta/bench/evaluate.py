@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import time
 from array import array
@@ -180,18 +181,10 @@ class GroupCounts:
 def _layers(adapted: Adapted, groups: GroupCounts) -> list[dict[str, Any]]:
     layers = []
     for layer in adapted.report():
+        described = dataclasses.asdict(layer)
+        del described["groups"]  # those of the last batch
         mean, std = groups.of(layer.name)
-        layers.append(
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "channels": layer.channels,
-                "groups_mean": mean,
-                "groups_std": std,
-                "score": layer.score,
-                "split": layer.split,
-            }
-        )
+        layers.append({**described, "groups_mean": mean, "groups_std": std})
     return layers
 
 

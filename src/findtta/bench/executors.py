@@ -36,13 +36,7 @@ _REPORT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    """A planned run, small enough to send to another process.
-
-    Attributes:
-        spec: What to run.
-        digest: The identity of the run, which a worker must arrive at as well.
-        config: What the identity is made of.
-    """
+    """A planned run, small enough to send to a worker, which must arrive at the same digest and config."""
 
     spec: RunSpec
     digest: str
@@ -119,17 +113,11 @@ class Execution(Options):
 
 @dataclass(frozen=True)
 class Serial:
-    """Computes one run after the other in this process.
-
-    Attributes:
-        planner: Keeps models and datasets open from one run to the next.
-        threads: CPU threads; None leaves torch's number as it is.
-        raise_errors: Whether the error of a run is raised, rather than recorded as its result.
-    """
+    """Computes one run after the other in this process."""
 
     planner: Planner = field(default_factory=Planner)
-    threads: int | None = None
-    raise_errors: bool = False
+    threads: int | None = None  # None leaves torch's number as it is
+    raise_errors: bool = False  # rather than record an error as the result of its run
 
     def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
         """Compute runs; see :class:`Executor`."""
@@ -142,15 +130,10 @@ class Serial:
 
 @dataclass(frozen=True)
 class Processes:
-    """Computes runs in processes of this machine; a run whose process dies is tried again.
-
-    Attributes:
-        workers: Number of runs at once.
-        threads: CPU threads of each; by default the cores are divided among the workers.
-    """
+    """Computes runs in processes of this machine; a run whose process dies is tried again."""
 
     workers: int
-    threads: int | None = None
+    threads: int | None = None  # of each run; by default the cores are divided among the workers
 
     def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
         """Compute runs; see :class:`Executor`."""

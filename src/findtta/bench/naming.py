@@ -30,17 +30,14 @@ AXES: dict[str, tuple[str, ...]] = {
     "reset": ("reset",),
     "device": ("device",),
 }
+#: How fields are said in titles; the others with their names.
+_PHRASES = {"edition": "{}", "domains": "{}", "images": "{} images", "device": "on {}"}
 FIELDS = tuple(dict.fromkeys(field for fields in AXES.values() for field in fields))
 
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A result with its settings.
-
-    Attributes:
-        result: The result.
-        fields: The settings, as values that can be compared; if the run was never planned, those asked for.
-    """
+    """A result with its settings as values that can be compared; if it was never planned, those asked for."""
 
     result: Result
     fields: Mapping[str, Any]
@@ -75,7 +72,8 @@ class NamedRun:
 
 
 def named_runs(results: Iterable[Result]) -> list[NamedRun]:
-    """Return results with their settings, in the same order; they must be complete."""
+    """Return results with their settings, in the order in which the runs began."""
+    results = sorted(results, key=lambda result: (result.started, result.digest))
     runs = [NamedRun(result, _fields(result) if result.config else _asked(result)) for result in results]
     editions = _editions([run for run in runs if run.result.config])
     return [
@@ -97,6 +95,21 @@ def ordered(fields: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[tupl
         return places[field].index(name) if name in places[field] else len(places[field]), value
 
     return sorted(set(keys), key=lambda key: tuple(map(place, fields, key)))
+
+
+def told_apart(titles: Iterable[str], words: Sequence[Mapping[str, str]], fields: Iterable[str]) -> list[str]:
+    """Return titles with those fields, in words, that tell apart the ones that are alike."""
+    told = list(titles)
+    for field in fields:
+        values: dict[str, set[str]] = defaultdict(set)
+        for title, each in zip(told, words, strict=True):
+            values[title].add(each.get(field, ""))
+        phrase = _PHRASES.get(field, f"{field} {{}}")
+        told = [
+            f"{title}, {phrase.format(each[field])}" if len(values[title]) > 1 and each.get(field) else title
+            for title, each in zip(told, words, strict=True)
+        ]
+    return told
 
 
 def _fields(result: Result) -> dict[str, Any]:

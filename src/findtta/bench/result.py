@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
@@ -92,66 +92,31 @@ class Result:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"not the result of a run: {error}") from error
-        problem = _mismatch({name: getattr(result, name) for name in _DOCUMENT}, _DOCUMENT, "")
         if result.status not in ("done", "failed"):
-            problem = f"status must be 'done' or 'failed', got {result.status!r}"
-        elif problem is None and result.is_done and "accuracy" not in result.metrics:
-            problem = "status is 'done', but there is no accuracy"
-        if problem:
-            raise InputError(f"not the result of a run: {problem}.")
+            raise InputError(f"not the result of a run: status must be 'done' or 'failed', got {result.status!r}.")
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(result, name), kind):
+                raise InputError(f"not the result of a run: {name} is {getattr(result, name)!r}.")
+        for part in _NEEDED if result.is_done else ("config",) if result.config else ():
+            if missing := [name for name in _NEEDED[part] if name not in getattr(result, part)]:
+                raise InputError(f"not the result of a run: {part}.{missing[0]} is missing.")
         return result
 
-    def what_is_missing(self) -> str | None:
-        """Return what keeps the result out of tables, as in one of an older version, or None if it is complete."""
-        parts = ("config", "metrics", "cost") if self.is_done else ("config",) if self.config else ()
-        return _mismatch(
-            {part: getattr(self, part) for part in parts}, {part: _NEEDED[part] for part in parts}, ""
-        )
 
-
-_NUMBER = (int, float)
 #: The types of the parts of any result.
-_DOCUMENT: dict[str, Any] = {
+_KINDS: dict[str, Any] = {
     **dict.fromkeys(
         ("spec", "config", "metrics", "per_domain", "per_class", "running", "cost", "environment"), dict
     ),
     **dict.fromkeys(("collapse", "error"), (dict, type(None))),
     **dict.fromkeys(("layers", "per_round"), list),
 }
-#: What tables need of a result: names with types.
-_NEEDED: dict[str, dict[str, Any]] = {
-    "config": {
-        "method": str,
-        "options": dict,
-        "model": {"name": str, "weights": str},
-        "data": {"name": str, "identity": str, "generated": bool, "domains": [str], "images": int},
-        "stream": {"scenario": str, "settings": dict, "batch_size": int, "samples": int, "digest": str},
-        "seed": int,
-        "reset": str,
-        "device": str,
-        "versions": dict,
-    },
-    "metrics": dict.fromkeys(("accuracy", "error", "nll", "brier", "ece"), _NUMBER),
-    "cost": {"latency_ms": {"p50": _NUMBER}, "peak_memory_mb": _NUMBER},
+#: What the parts of a result must have if it is done; the config also if it failed.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "config": ("method", "options", "model", "data", "stream", "seed", "reset", "device", "versions"),
+    "metrics": ("accuracy", "error", "nll", "brier", "ece"),
+    "cost": ("latency_ms", "peak_memory_mb"),
 }
-
-
-def _mismatch(found: Any, needed: Any, path: str) -> str | None:
-    """Return where values differ from the types that are needed, or None if they do not."""
-    if isinstance(needed, dict):
-        if not isinstance(found, Mapping):
-            return f"{path} is {found!r}"
-        for name, part in needed.items():
-            place = f"{path}.{name}" if path else name
-            problem = _mismatch(found[name], part, place) if name in found else f"{place} is missing"
-            if problem:
-                return problem
-        return None
-    if isinstance(needed, list):
-        fits = isinstance(found, list) and all(isinstance(item, needed[0]) for item in found)
-    else:
-        fits = isinstance(found, needed) and (needed is bool or not isinstance(found, bool))
-    return None if fits else f"{path} is {found!r}"
 
 
 #: The columns of :func:`flat` in groups, each with the type of its values; any of them may be None.
@@ -178,18 +143,13 @@ FLAT_GROUPS: dict[str, dict[str, type]] = {
 FLAT_COLUMNS: dict[str, type] = {name: kind for group in FLAT_GROUPS.values() for name, kind in group.items()}
 
 
-def flat(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return one flat row per run, with a value or None for each of ``FLAT_COLUMNS``.
+def flat(result: Result) -> dict[str, Any]:
+    """Return a result as a flat row, with a value or None for each of ``FLAT_COLUMNS``.
 
     Options and settings are JSON texts, the time of the start is ISO 8601 in UTC.
     """
-    return [_flat_row(result) for result in results]
-
-
-def _flat_row(result: Result) -> dict[str, Any]:
     planned = {**result.spec, **result.config}  # what was asked for, where the run was not planned
-    model, data, stream = (_mapping(planned.get(name)) for name in ("model", "data", "stream"))
-    latency, collapse, error = map(_mapping, (result.cost.get("latency_ms"), result.collapse, result.error))
+    model, data, stream = (result.config.get(name, {}) for name in ("model", "data", "stream"))
     values = {
         **result.environment,
         **result.metrics,
@@ -210,9 +170,9 @@ def _flat_row(result: Result) -> dict[str, Any]:
         "stream_digest": stream.get("digest"),
         "batch_size": stream.get("batch_size", result.spec.get("batch_size")),
         "batches": stream.get("batches"),
-        **{f"latency_{name}_ms": value for name, value in latency.items()},
-        **{f"collapse_{name}": value for name, value in collapse.items()},
-        **{f"failure_{name}": value for name, value in error.items()},
+        **{f"latency_{name}_ms": value for name, value in result.cost.get("latency_ms", {}).items()},
+        **{f"collapse_{name}": value for name, value in (result.collapse or {}).items()},
+        **{f"failure_{name}": value for name, value in (result.error or {}).items()},
         "started": datetime.fromtimestamp(result.started, UTC).isoformat(timespec="seconds"),
     }
     return {name: _typed(values.get(name), kind) for name, kind in FLAT_COLUMNS.items()}
@@ -225,10 +185,6 @@ def _typed(value: Any, kind: type) -> Any:
     if kind is float and isinstance(value, int):
         return float(value)
     return value if isinstance(value, kind) else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _json(value: Any) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 from findtta.errors import OptionError
 from findtta.models.open import NAMES as MODEL_NAMES
-from findtta.options import Options, option, require_choice, require_int, require_known
+from findtta.options import Options, option, require_int, require_known
 
 Reset = Literal["never", "domain"]
 
@@ -79,11 +79,10 @@ class RunSpec(Options):
         if self.severity is not None:
             for level in self.severity if isinstance(self.severity, tuple) else (self.severity,):
                 require_int("severity", level, -math.inf)
-        if self.images is not None:
-            require_int("images", self.images)
+        self.unless_none("images", self.require_positive_int)
         self.require_positive_int("batch_size")
         self.require_seed("seed")
-        require_choice("reset", self.reset, *get_args(Reset))
+        self.require_choice("reset", *get_args(Reset))
 
     @property
     def label(self) -> str:

@@ -42,12 +42,8 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
-        self._problems: dict[str, str] = {}
-
-    @property
-    def problems(self) -> list[str]:
-        """What was wrong with files that were read so far, one line each; the files are left as they are."""
-        return [f"{name}: {reason}" for name, reason in sorted(self._problems.items())]
+        #: What was wrong with files when all were read last, one line each; the files are left as they are.
+        self.problems: list[str] = []
 
     def require_writable(self) -> None:
         """Create the folder if necessary, and raise ``OptionError`` unless results can be written into it."""
@@ -72,12 +68,12 @@ class Store:
 
     def look_up(self, digest: str) -> Result | None:
         """Return the result of a run, or None; a damaged file raises ``InputError``."""
-        result = self._read(digest)
-        if result is None and (reason := self._problems.get(f"{digest}.json")):
+        try:
+            return self._read(digest)
+        except InputError as error:
             raise InputError(
-                f"the file {str(self.path(digest))!r} cannot be used: {reason} Delete it to compute the run again."
-            )
-        return result
+                f"the file {str(self.path(digest))!r} cannot be used: {error} Delete it to compute the run again."
+            ) from error
 
     def get(self, digest: str) -> Result:
         """Return the result of a run; ``UnknownNameError`` if there is none, ``InputError`` if it is damaged."""
@@ -104,13 +100,15 @@ class Store:
 
     def all(self) -> Iterator[Result]:
         """Yield all results, in the order of the digests; files that cannot be used go into ``problems``."""
-        digests = self.digests()
-        there = {f"{digest}.json" for digest in digests}
-        self._problems = {name: reason for name, reason in self._problems.items() if name in there}
-        for digest in digests:
-            result = self._read(digest)
-            if result is not None:
-                yield result
+        self.problems = []
+        for digest in self.digests():
+            try:
+                result = self._read(digest)
+            except InputError as error:
+                self.problems.append(f"{digest}.json: {error}")
+            else:
+                if result is not None:
+                    yield result
 
     def done(self) -> Iterator[Result]:
         """Yield the results of the runs that did not fail."""
@@ -125,8 +123,9 @@ class Store:
         if not _DIGEST.fullmatch(result.digest):
             raise InputError(f"digest must be letters and digits, got {result.digest!r}.")
         content = result.to_json().encode()
-        if not result.is_done and (stored := self._read(result.digest)) is not None and stored.is_done:
-            return False
+        with suppress(InputError):  # a damaged file may be replaced
+            if not result.is_done and (stored := self._read(result.digest)) is not None and stored.is_done:
+                return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(self.path(result.digest)) as partial:
@@ -134,7 +133,6 @@ class Store:
             self._sync_folder()
         except OSError as error:
             raise self._unusable("a folder that can be written to", error) from error
-        self._problems.pop(f"{result.digest}.json", None)
         return True
 
     def remove(self, digest: str) -> None:
@@ -146,27 +144,20 @@ class Store:
         return self.folder / f"{digest}.json"
 
     def _read(self, digest: str) -> Result | None:
-        """Return a result, or None if there is none, with a note in ``problems`` if its file cannot be used."""
-        name = f"{digest}.json"
-        self._problems.pop(name, None)
+        """Return a result, or None if there is none; ``InputError`` if its file cannot be used."""
         try:
             result = Result.from_json(self.path(digest).read_bytes().decode())
-            if result.digest == digest:
-                return result
-            self._problems[name] = (
-                f"it holds the result {result.digest!r}, which belongs into a file of that name."
-            )
         except FileNotFoundError:
-            pass
+            return None
         except OSError as error:
-            self._problems[name] = f"it cannot be read ({error.strerror})."
-        except UnicodeDecodeError:
-            self._problems[name] = "it is not a text file."
-        except RecursionError:
-            self._problems[name] = "it is nested too deeply to be a result."
-        except InputError as error:
-            self._problems[name] = str(error)
-        return None
+            raise InputError(f"it cannot be read ({error.strerror}).") from error
+        except UnicodeDecodeError as error:
+            raise InputError("it is not a text file.") from error
+        except RecursionError as error:
+            raise InputError("it is nested too deeply to be a result.") from error
+        if result.digest != digest:
+            raise InputError(f"it holds the result {result.digest!r}, which belongs into a file of that name.")
+        return result
 
     def _sync_folder(self) -> None:
         """Make the new name survive a power failure, where the system can."""

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         shown = [run for run in runs if not (arguments.failed and run.result.is_done)]
         if as_json:
-            print_json(flat(run.result for run in shown))
+            print_json([flat(run.result) for run in shown])
         else:
             (_list_failed if arguments.failed else _list)(shown, len(runs) if arguments.failed else count)
     return 0
@@ -140,8 +140,8 @@ def describe(result: Result, *, full: bool = False) -> str:
 
 
 def _sections(result: Result, full: bool) -> Iterable[str]:
-    (row,) = flat([result])
-    (named,) = named_runs([result]) if not result.what_is_missing() else (NamedRun(result, {}),)
+    row = flat(result)
+    (named,) = named_runs([result])
     settings = [(name.replace("_", " "), row[name]) for name in FLAT_GROUPS["settings"] if row[name] is not None]
     if full:
         yield f"{result.digest}: {result.status}"
@@ -159,14 +159,10 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
     order = result.config.get("data", {}).get("domains", ())  # that of the stream, which the file does not keep
     domains = {name: result.per_domain[name] for name in (*order, *result.per_domain) if name in result.per_domain}
     for title, parts in (("domain", domains), ("class", result.per_class if full else {})):
-        rows = [
-            (name, part.get("samples"), _percent(part.get("accuracy")))
-            for name, part in parts.items()
-            if isinstance(part, Mapping)
-        ]
-        if rows:
+        if parts:
+            rows = [(name, part["samples"], f"{part['accuracy']:.2f}") for name, part in parts.items()]
             yield render((title, "images", "accuracy %"), rows)
-    layers = [layer for layer in result.layers if full and isinstance(layer, Mapping)]
+    layers = result.layers if full else []
     filled = [name for name in _LAYER_COLUMNS if any(layer.get(name) is not None for layer in layers)]
     if filled:
         header = ["layer" if name == "name" else name.replace("_", " ") for name in filled]
@@ -185,27 +181,17 @@ def _measurement(name: str, value: Any) -> tuple[str, str]:
 def _further(result: Result) -> Iterable[tuple[str, str]]:
     """Yield what no single column of the flat row holds."""
     if len(result.per_round) > 1:
-        yield "accuracy by round", ", ".join(_percent(value) or "-" for value in result.per_round)
-    classes = {
-        name: part for name, part in result.per_class.items() if isinstance(part, Mapping) and "accuracy" in part
-    }
+        yield "accuracy by round", ", ".join(f"{value:.2f}" for value in result.per_round)
+    classes = result.per_class
     ranked = sorted(classes, key=lambda name: (classes[name]["accuracy"], name))
     for title, name in (("worst class", ranked[0]), ("best class", ranked[-1])) if ranked else ():
         yield title, f"{name}, {classes[name]['accuracy']:.2f} %"
-    groups = [
-        layer["groups_mean"]
-        for layer in result.layers
-        if isinstance(layer, Mapping) and layer.get("groups_mean") is not None
-    ]
+    groups = [layer["groups_mean"] for layer in result.layers if layer["groups_mean"] is not None]
     if groups:
         mean, layers = sum(groups) / len(groups), len(groups)
         yield "groups per layer", f"{mean:.1f} ({min(groups):.1f} to {max(groups):.1f} over {layers} layers)"
     if not result.collapse:
         yield "collapse", "none"
-
-
-def _percent(value: object) -> str | None:
-    return f"{value:.2f}" if isinstance(value, int | float) else None
 
 
 def _counted(runs: int) -> str:
@@ -223,14 +209,15 @@ def _require_exportable(path: Path) -> None:
 def _export(results: Sequence[Result], path: Path) -> None:
     if not results:
         raise OptionError("--export: there is no run to export, so no file is written.")
+    rows = [flat(result) for result in results]
     try:
         with atomic_write(path) as partial, partial.open("x", encoding="utf-8", newline="") as file:
             if path.suffix.lower() == ".parquet":
-                write_parquet(partial, FLAT_COLUMNS, flat(results))
+                write_parquet(partial, FLAT_COLUMNS, rows)
             else:
                 writer = csv.DictWriter(file, FLAT_COLUMNS)
                 writer.writeheader()
-                writer.writerows(flat(results))
+                writer.writerows(rows)
     except OSError as error:
         raise OptionError(f"--export: {str(path)!r} cannot be written ({error.strerror or error}).") from error
     print_text(f"{_counted(len(results))} written to {path}")

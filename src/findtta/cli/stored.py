@@ -43,16 +43,10 @@ def read_runs(store: Store, arguments: argparse.Namespace) -> tuple[list[NamedRu
     The runs come in the order in which they began. Files that cannot be used are named on standard error; a filter
     for a name that no run has is an error.
     """
-    results, problems = [], []
-    for result in store.all():
-        if missing := result.what_is_missing():
-            problems.append(f"{result.digest}.json: {missing}.")
-        else:
-            results.append(result)
-    problems = [*store.problems, *problems]
-    if problems:
+    results = list(store.all())
+    if problems := store.problems:
         tell("\n  ".join([f"findtta: {len(problems)} of the files hold no result that can be used:", *problems]))
-    runs = sorted(named_runs(results), key=lambda run: (run.result.started, run.result.digest))
+    runs = named_runs(results)
     return _filtered(runs, arguments), len(runs)
 
 

@@ -334,21 +334,13 @@ def _attributes(values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """What an adapted layer did, as the mean over seeds.
-
-    Attributes:
-        name: Its name in the model.
-        groups: The number of groups per batch, or None if it makes none.
-        groups_std: The standard deviation of that number, over batches and seeds.
-        score: The sensitivity score, or None if it has none.
-        split: The fraction of the runs in which it was split, or None if that was not decided.
-    """
+    """What an adapted layer did, as the mean over seeds; None for what it does not have."""
 
     name: str
     groups: float | None
-    groups_std: float
+    groups_std: float  # over batches and seeds
     score: float | None
-    split: float | None
+    split: float | None  # the fraction of the runs in which it was split
 
     @property
     def is_split(self) -> bool:
@@ -361,15 +353,14 @@ def layers_of(runs: Sequence[Result]) -> list[Layer]:
     by_name: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for run in runs:
         for layer in run.layers:
-            if isinstance(layer, Mapping) and isinstance(layer.get("name"), str):
-                by_name[layer["name"]].append(layer)
+            by_name[layer["name"]].append(layer)
     found = [_layer(name, parts) for name, parts in by_name.items()]
     return found if any(layer.groups is not None or layer.score is not None for layer in found) else []
 
 
 def _layer(name: str, parts: Sequence[Mapping[str, Any]]) -> Layer:
     groups, stds, scores = (
-        [value for part in parts if (value := number(part.get(key))) is not None]
+        [part[key] for part in parts if part[key] is not None and math.isfinite(part[key])]
         for key in ("groups_mean", "groups_std", "score")
     )
     split = [bool(part["split"]) for part in parts if part.get("split") is not None]
@@ -386,18 +377,7 @@ def _layer(name: str, parts: Sequence[Mapping[str, Any]]) -> Layer:
 
 def curve(runs: Sequence[Result]) -> list[Place]:
     """Return the accuracy so far by batch, as the mean over runs, with at most ``CURVE_POINTS`` points."""
-    curves = []
-    for run in runs:
-        batches, accuracies = run.running.get("batch"), run.running.get("accuracy")
-        pairs = (
-            zip(batches, accuracies, strict=False)
-            if isinstance(batches, list) and isinstance(accuracies, list)
-            else ()
-        )
-        numbers = ((number(batch), number(accuracy)) for batch, accuracy in pairs)
-        curves.append(
-            {batch: accuracy for batch, accuracy in numbers if batch is not None and accuracy is not None}
-        )
+    curves = [dict(zip(run.running["batch"], run.running["accuracy"], strict=True)) for run in runs]
     shared = sorted(set.intersection(*(set(points) for points in curves))) if curves else []
     if len(shared) > CURVE_POINTS:  # evenly spaced, with the first and the last
         step = (len(shared) - 1) / (CURVE_POINTS - 1)
@@ -407,15 +387,8 @@ def curve(runs: Sequence[Result]) -> list[Place]:
 
 def collapses(runs: Iterable[Result]) -> list[tuple[float, str]]:
     """Return the batches at which predictions collapsed, each with a description."""
-    found = []
-    for run in runs:
-        batch = number(run.collapse.get("batch")) if run.collapse else None
-        if batch is not None and run.collapse:
-            found.append((batch, f"seed {run.seed}, batch {batch:g}: {run.collapse.get('reason')}"))
-    return sorted(found)
-
-
-def number(value: object) -> float | None:
-    """Return a finite number, or None for anything else."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+    return sorted(
+        (run.collapse["batch"], f"seed {run.seed}, batch {run.collapse['batch']}: {run.collapse['reason']}")
+        for run in runs
+        if run.collapse
+    )

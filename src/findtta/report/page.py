@@ -24,7 +24,7 @@ import findtta
 from findtta._extras import require
 from findtta._io import write_file
 from findtta.bench.comparison import VALUES, Comparison, compare
-from findtta.bench.naming import AXES, NamedRun, named_runs
+from findtta.bench.naming import AXES, NamedRun, named_runs, told_apart
 from findtta.bench.result import FLAT_GROUPS, Result, flat
 from findtta.data.dataset import split_domain
 from findtta.errors import InputError
@@ -47,7 +47,6 @@ MEASURES = {
 _OPEN_SETTINGS = 2  # with more of them, charts are folded away at first
 #: What the name of a setting says if it takes more than data and model to tell settings apart.
 _TELLING = ("domains", "images", "batch size", "reset", "device", "weights", "identity")
-_PHRASES = {"domains": "{}", "images": "{} images", "device": "on {}"}
 _LAYER_CHARTS: Mapping[str, Literal["groups", "score"]] = {"groups per batch": "groups", "sensitivity": "score"}
 #: What the names of models contain that are those of the paper.
 _MODELS = dict(zip(NETWORKS, (r"resnet-?50", r"resnet-?26", r"efficientvit_m5"), strict=True))
@@ -86,8 +85,7 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
     results = sorted(results, key=lambda result: result.digest)
     if not results:
         raise InputError("results: there is none to report on; 'findtta run' and 'findtta bench' make some.")
-    usable = [result for result in results if not result.what_is_missing()]
-    runs = sorted(named_runs(usable), key=lambda run: (run.result.started, run.result.digest))
+    runs = named_runs(results)
     settings = _settings([run.result for run in runs])
     names = {
         "method": [method for setting in settings for method in setting.methods],
@@ -122,7 +120,6 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
         keys={k: {n: (charts.variable(look), look[2]) for n, look in of.items()} for k, of in looks.items()},
         is_open=len(settings) <= _OPEN_SETTINGS,
         runs=[_run(run, columns) for run in runs],
-        left_out=[(result.digest, missing) for result in results if (missing := result.what_is_missing())],
         is_finite=math.isfinite,
     )
     return charts.clean(html)
@@ -134,19 +131,12 @@ def _file(name: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs that can be compared: they differ in nothing but method, stream and seed.
-
-    Attributes:
-        id: For links.
-        title: What distinguishes it from the other settings of the page.
-        tables: Methods against streams, by the name of the value.
-        runs: For each method and stream, the runs that are done, one per seed.
-    """
+    """Runs that can be compared: they differ in nothing but method, stream and seed."""
 
     id: str
     title: str
-    tables: Mapping[str, Comparison]
-    runs: Mapping[tuple[str, str], Sequence[Result]]
+    tables: Mapping[str, Comparison]  # methods against streams, by the name of the value
+    runs: Mapping[tuple[str, str], Sequence[Result]]  # by method and stream: those that are done, one per seed
 
     @property
     def shared(self) -> Mapping[str, str]:
@@ -204,10 +194,8 @@ class Setting:
         for method, runs in self.of_stream(stream).items():
             for run in runs:
                 for domain in run.config["data"]["domains"]:
-                    part = run.per_domain.get(domain)
-                    accuracy = charts.number(part.get("accuracy")) if isinstance(part, Mapping) else None
-                    if accuracy is not None:
-                        found[method][domain].append(accuracy)
+                    if domain in run.per_domain:
+                        found[method][domain].append(run.per_domain[domain]["accuracy"])
         means = {method: {name: fmean(seeds) for name, seeds in parts.items()} for method, parts in found.items()}
         domains = list(dict.fromkeys(name for parts in means.values() for name in parts))
         is_one = len({split_domain(domain)[1] for domain in domains}) == 1
@@ -221,7 +209,8 @@ def _finite(cell: Cell | None) -> float | None:
 def _settings(results: Sequence[Result]) -> list[Setting]:
     by_value = {value: compare(results, value=value) for value in VALUES}
     by_digest = {result.digest: result for result in results}
-    titles = _titles([table.shared for table in by_value["accuracy"]])
+    shared = [table.shared for table in by_value["accuracy"]]
+    titles = told_apart([f"{words.get('data')}, {words.get('model')}" for words in shared], shared, _TELLING)
     settings = []
     for number, (title, *tables) in enumerate(zip(titles, *by_value.values(), strict=True), start=1):
         runs = {
@@ -231,21 +220,6 @@ def _settings(results: Sequence[Result]) -> list[Setting]:
         }
         settings.append(Setting(f"setting-{number}", title, dict(zip(VALUES, tables, strict=True)), runs))
     return settings
-
-
-def _titles(shared: Sequence[Mapping[str, str]]) -> list[str]:
-    """Name settings by data and model, and by as much else as tells them apart."""
-    titles = [f"{words.get('data', '?')}, {words.get('model', '?')}" for words in shared]
-    for field in _TELLING:
-        by_title: dict[str, set[str]] = defaultdict(set)
-        for title, words in zip(titles, shared, strict=True):
-            by_title[title].add(words.get(field, ""))
-        phrase = _PHRASES.get(field, f"{field} {{}}")
-        titles = [
-            f"{title}, {phrase.format(words[field])}" if len(by_title[title]) > 1 and words.get(field) else title
-            for title, words in zip(titles, shared, strict=True)
-        ]
-    return titles
 
 
 def _charts(setting: Setting, looks: Mapping[str, Mapping[str, Look]]) -> dict[str, Any]:
@@ -280,18 +254,11 @@ def _charts(setting: Setting, looks: Mapping[str, Mapping[str, Look]]) -> dict[s
 
 @dataclass(frozen=True)
 class Counterpart:
-    """What the paper printed for a stream.
-
-    Attributes:
-        dataset: The paper's dataset, as printed.
-        model: The paper's model.
-        cells: Number, what follows a plus-minus sign or None, and number of the table, by the name of the method.
-        differences: What differs from the runs, in words.
-    """
+    """What the paper printed for a stream, and what differs from the runs, in words."""
 
     dataset: str
     model: str
-    cells: Mapping[str, tuple[float, float | None, int]]
+    cells: Mapping[str, tuple[float, float | None, int]]  # by method: number, its spread, number of the table
     differences: list[str]
 
 
@@ -355,10 +322,10 @@ def _method_name(row: PaperRow) -> str:
 
 def _run(run: NamedRun, columns: Mapping[str, str]) -> dict[str, Any]:
     """Return a run in full, with the names by which filters know it."""
-    result, (row,) = run.result, flat([run.result])
+    result, row = run.result, flat(run.result)
     words = {name: run.words.get(name, "") for name in FILTERS}
     words["stream"] = columns.get(result.digest, words["stream"])
-    rounds = [f"{value:.2f}" for value in result.per_round if isinstance(value, int | float)]
+    rounds = [f"{value:.2f}" for value in result.per_round]
     facts = {title: {name: row[name] for name in FLAT_GROUPS[title]} for title in FLAT_GROUPS}
     facts["measurements"]["accuracy per round"] = ", ".join(rounds) if len(rounds) > 1 else None
     facts["environment"] |= {name: value for name, value in sorted(result.environment.items()) if name not in row}
