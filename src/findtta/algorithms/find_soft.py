@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.functional import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
-from findtta.functional._precision import as_dtype
+from findtta.functional.moments import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
 from findtta.options import Options, option

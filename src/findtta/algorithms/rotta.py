@@ -24,7 +24,7 @@ from findtta.algorithms.memory_bank import TimelyBank
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
 from findtta.functional import batch_moments
-from findtta.functional._precision import widen
+from findtta.functional.moments import widen
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
 from findtta.options import option

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.functional import batch_moments
-from findtta.functional._precision import widen
+from findtta.functional.moments import widen
 from findtta.layers.adaptive import AdaptiveNorm
 
 

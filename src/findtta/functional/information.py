@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from findtta.errors import InputError
-from findtta.functional._precision import widen
+from findtta.functional.moments import widen
 
 
 def softmax_entropy(logits: Tensor) -> Tensor:

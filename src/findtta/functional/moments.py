@@ -15,8 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from findtta.functional._precision import widen
-
 # On CPU samples are reduced in slabs of about this size, so that the second read of a slab is
 # served by the cache and the table of squared deviations stays small.
 SLAB_BYTES = 4 << 20
@@ -29,6 +27,19 @@ NO_REDUCTION = 0  # it is called directly, because its Python wrapper costs as m
 # GPU the product is kept for longer: it is quick there, and a scatter would not be deterministic.
 DENSE_SAMPLES_CPU = 128
 DENSE_SAMPLES_ELSEWHERE = 4096
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in float32, or as it is if it is float64 already.
+
+    Half and bfloat16 hold too few digits for a variance, so statistics are never computed in them.
+    """
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert only if needed: in a layer with twenty small operations, a call that does nothing counts."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from findtta.functional._precision import as_dtype, widen
+from findtta.functional.moments import as_dtype, widen
 
 
 def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from findtta.functional._precision import widen
-from findtta.functional.moments import replace_nan
+from findtta.functional.moments import replace_nan, widen
 
 NORM_FLOOR = 1e-12  # a zero vector gets similarity 0 to everything
 # Sums of two cosines lie in [-2, 2]. A sample prefers any other sample to itself, and itself to a

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, normalize
-from findtta.functional._precision import as_dtype, widen
+from findtta.functional.moments import as_dtype, widen
 
 # Layers with one of these forwards only normalise.
 PLAIN_FORWARDS = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
