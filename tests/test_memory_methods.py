@@ -16,6 +16,7 @@ import findtta
 from findtta.algorithms.augment import augment, draw_augmentation
 from findtta.algorithms.base import Cost
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws, TimelyBank
+from findtta.algorithms.vida import scales_of
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.functional import instance_aware_moments
 from findtta.layers.rank_adapters import RankAdapted, find_hosts
@@ -157,13 +158,13 @@ def test_vida_scales_follow_the_uncertainty():
     sure(pictures())
     unsure = learner("vida", threshold=0.0)
     unsure(pictures())
-    (low, *_), (lower, *_) = sure._scales(), unsure._scales()
+    (low, *_), (lower, *_) = scales_of(sure.model), scales_of(unsure.model)
     assert low.low > 1 > low.high
     assert lower.low < 1 < lower.high
     assert float(low.low + low.high) == pytest.approx(2)
     fixed = learner("vida", threshold=0.0, high_rank_scale="fixed")
     fixed(pictures())
-    assert [float(scales.high) for scales in fixed._scales()] == [1.0, 1.0]
+    assert [float(scales.high) for scales in scales_of(fixed.model, fixed.student)] == [1.0, 1.0]
 
 
 def test_vida_restores_all_or_nothing_at_the_ends():
