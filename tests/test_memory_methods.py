@@ -388,7 +388,7 @@ def test_timely_bank_follows_its_rules(stream, capacity, sizes):
         items = [item for items in timely_by_lists(labels, uncertainties, capacity, 5) for item in items]
         assert bank.contents()[:, 0].tolist() == [item[0] for item in items]
         assert bank.ages() == [item[1] for item in items]
-        assert bank.uncertainties() == [item[2] for item in items]
+        assert [bank.uncertainty_of_slot[slot] for slot in bank.order()] == [item[2] for item in items]
 
 
 def test_banks_keep_their_storage_and_refuse_another_shape():

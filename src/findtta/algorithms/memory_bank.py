@@ -42,10 +42,6 @@ class MemoryBank(nn.Module):
         """Return the occupied slots, class after class, the oldest of a class first."""
         return [slot for slots in self.slots_of_class for slot in slots]
 
-    def classes(self) -> list[int]:
-        """Return the class of each item, in the order of :meth:`contents`."""
-        return [label for label, slots in enumerate(self.slots_of_class) for _ in slots]
-
     def contents(self) -> Tensor:
         """Return the stored images, ``(items, ...)``, in order."""
         return self.images[torch.tensor(self.order(), dtype=torch.int64, device=self.images.device)]
@@ -232,10 +228,6 @@ class TimelyBank(MemoryBank):
     def ages(self) -> list[int]:
         """Return the age of each item in offers, in the order of :meth:`contents`."""
         return [self.offers - self.offer_of_slot[slot] for slot in self.order()]
-
-    def uncertainties(self) -> list[float]:
-        """Return the uncertainty of each item, in the order of :meth:`contents`."""
-        return [self.uncertainty_of_slot[slot] for slot in self.order()]
 
     def reset(self) -> None:
         super().reset()
