@@ -105,11 +105,8 @@ def expand(grid: Grid) -> list[RunSpec]:
             settings = _merge(settings, entry)
         spec = RunSpec.from_dict(settings)
         specs.setdefault(json.dumps(spec.to_dict(), sort_keys=True), spec)
-    for stream in {spec.stream for spec in specs.values()}:
-        streams.parse(stream)
-    for spec in {
-        (spec.method, json.dumps(dict(spec.options), default=str)): spec for spec in specs.values()
-    }.values():
+    for spec in specs.values():
+        streams.parse(spec.stream)
         method_options(spec)
     return list(specs.values())
 
