@@ -1,3 +1,4 @@
+import functools
 import itertools
 import json
 import math
@@ -365,12 +366,20 @@ def test_rows_and_columns_must_differ(rows, columns):
 
 
 @pytest.mark.parametrize(
-    ("part", "name"), [("config", "reset"), ("config", "stream"), ("metrics", "nll"), ("cost", "latency_ms")]
+    "path", ["config.reset", "config.stream", "config.data.images", "metrics.nll", "cost.latency_ms.p50"]
 )
-def test_results_that_lack_something_are_refused_by_its_name(part, name):
+def test_results_that_lack_something_are_refused_by_its_name(path):
     document = json.loads(made().to_json())
-    del document[part][name]
-    with pytest.raises(InputError, match=f"{part}.{name} is missing"):
+    *parts, name = path.split(".")
+    functools.reduce(dict.__getitem__, parts, document).pop(name)
+    with pytest.raises(InputError, match=f"{path} is missing"):
+        Result.from_json(json.dumps(document))
+
+
+def test_a_part_that_is_something_else_is_refused():
+    document = json.loads(made().to_json())
+    document["config"]["model"] = "net"
+    with pytest.raises(InputError, match=r"config\.model\.name is missing"):
         Result.from_json(json.dumps(document))
 
 

@@ -25,18 +25,22 @@ class Schedule:
     Attributes:
         store: Where results are looked up and stored, or None.
         asked: Each run that was asked for, with its digest; different specs can be the same run.
-        results: The results by digest: those found in the store, and the new ones once they are computed.
+        results: The results by digest: those found in the store, records of runs that cannot be planned, and the
+            new ones once they are computed.
         todo: The runs to compute, each once.
-        unplanned: Records of runs that cannot be planned, such as one whose weights are missing.
-        keep_unplanned: Whether those records are stored.
+        keep_unplanned: Whether the records of runs that cannot be planned are stored.
     """
 
     store: Store | None
     asked: list[tuple[RunSpec, str]] = field(default_factory=list)
     results: dict[str, Result] = field(default_factory=dict)
     todo: list[Task] = field(default_factory=list)
-    unplanned: list[Result] = field(default_factory=list)
     keep_unplanned: bool = True
+
+    @property
+    def unplanned(self) -> list[Result]:
+        """Records of runs that cannot be planned, such as one whose weights are missing."""
+        return [result for result in self.results.values() if not result.config]
 
     def pairs(self) -> list[tuple[RunSpec, Result]]:
         """Return each run that was asked for with its result, as far as there is one."""
@@ -95,7 +99,6 @@ def schedule(
                 raise
             first_error = first_error or error
             record = failure(spec, _unplanned_digest(spec.to_dict()), error)
-            planned.unplanned.append(record)
             planned.results[record.digest] = record
             planned.asked.append((spec, record.digest))
             continue

@@ -22,7 +22,7 @@ import importlib.resources
 import itertools
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -86,11 +86,12 @@ class Grid:
     def changed(self, axes: Mapping[str, Sequence[Any]], settings: Settings) -> Grid:
         """Return the grid with other lists in place of its own, and with settings that override all others."""
         lists = {**self.axes, **{name: _entries(name, values) for name, values in axes.items()}}
-        return Grid(
-            settings=_merge(self.settings, settings),
-            axes={name: [_merge(entry, settings) for entry in entries] for name, entries in lists.items()},
-            about=self.about,
-        )
+        return dataclasses.replace(self, axes=lists).mapped(lambda own: _merge(own, settings))
+
+    def mapped(self, change: Callable[[Settings], Settings]) -> Grid:
+        """Return the grid with changed settings: those that all runs share, and those of each entry."""
+        axes = {name: [change(entry) for entry in entries] for name, entries in self.axes.items()}
+        return dataclasses.replace(self, settings=change(self.settings), axes=axes)
 
 
 def expand(grid: Grid) -> list[RunSpec]:
@@ -105,11 +106,8 @@ def expand(grid: Grid) -> list[RunSpec]:
             settings = _merge(settings, entry)
         spec = RunSpec.from_dict(settings)
         specs.setdefault(json.dumps(spec.to_dict(), sort_keys=True), spec)
-    for stream in {spec.stream for spec in specs.values()}:
-        streams.parse(stream)
-    for spec in {
-        (spec.method, json.dumps(dict(spec.options), default=str)): spec for spec in specs.values()
-    }.values():
+    for spec in specs.values():
+        streams.parse(spec.stream)
         method_options(spec)
     return list(specs.values())
 
@@ -154,7 +152,10 @@ def _read(file: Traversable, where: str, folder: Path | None) -> Grid:
         expand(grid)
     except FindTTAError as error:
         raise type(error)(f"grid: {where}: {error}") from error
-    return grid if folder is None else _relative_to(folder, grid)
+    if folder is None:
+        return grid
+    # Paths of a file are relative to it.
+    return grid.mapped(lambda own: {name: _resolve(name, value, folder) for name, value in own.items()})
 
 
 def _from_document(document: dict[str, Any]) -> Grid:
@@ -208,16 +209,6 @@ def _merge(settings: Settings, more: Settings) -> dict[str, Any]:
         if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
             merged[name] = {**both[0], **both[1]}
     return merged
-
-
-def _relative_to(folder: Path, grid: Grid) -> Grid:
-    """Return the grid of a file with paths that are valid in the working directory."""
-
-    def resolved(settings: Settings) -> dict[str, Any]:
-        return {name: _resolve(name, value, folder) for name, value in settings.items()}
-
-    axes = {name: [resolved(entry) for entry in entries] for name, entries in grid.axes.items()}
-    return Grid(settings=resolved(grid.settings), axes=axes, about=grid.about)
 
 
 def _resolve(setting: str, value: Any, folder: Path) -> Any:

@@ -192,17 +192,16 @@ def _editions(runs: Sequence[NamedRun]) -> dict[str, str]:
     Different versions of findtta may make different streams from equal settings. Usually nothing differs, and the
     edition is empty.
     """
-    samples: dict[tuple[Any, ...], set[str]] = defaultdict(set)
-    by_version: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    samples: dict[tuple[Any, ...], set[tuple[str, str]]] = defaultdict(set)
     for run in runs:
-        digest = run.result.config["stream"]["digest"]
-        samples[run.contest, run.result.seed].add(digest)
-        by_version[run.contest, run.result.seed, _version(run)].add(digest)
-    torn = {contest for (contest, _), digests in samples.items() if len(digests) > 1}
-    torn_within_version = {contest for (contest, *_), digests in by_version.items() if len(digests) > 1}
+        samples[run.contest, run.result.seed].add((_version(run), run.result.config["stream"]["digest"]))
+    torn: dict[tuple[Any, ...], bool] = {}  # where samples differ: whether also within one version
+    for (contest, _), found in samples.items():
+        if len({digest for _, digest in found}) > 1:
+            torn[contest] = torn.get(contest, False) or len(found) > len({version for version, _ in found})
     return {
         run.result.digest: f"digest {run.result.config['stream']['digest'][:8]}"
-        if run.contest in torn_within_version
+        if torn[run.contest]
         else f"findtta {_version(run)}"
         for run in runs
         if run.contest in torn

@@ -94,28 +94,30 @@ class Result:
             raise InputError(f"not the result of a run: {error}") from error
         if result.status not in ("done", "failed"):
             raise InputError(f"not the result of a run: status must be 'done' or 'failed', got {result.status!r}.")
-        for name, kind in _KINDS.items():
-            if not isinstance(getattr(result, name), kind):
-                raise InputError(f"not the result of a run: {name} is {getattr(result, name)!r}.")
-        for part in _NEEDED if result.is_done else ("config",) if result.config else ():
-            if missing := [name for name in _NEEDED[part] if name not in getattr(result, part)]:
-                raise InputError(f"not the result of a run: {part}.{missing[0]} is missing.")
+        for name, empty in vars(cls(digest="", status="failed", spec={})).items():
+            value, kind = getattr(result, name), dict | None if empty is None else type(empty)
+            if not isinstance(value, kind):
+                raise InputError(f"not the result of a run: {name} is {value!r}.")
+        for path, names in _NEEDED.items():
+            first, _, second = path.partition(".")
+            if result.is_done or (first == "config" and result.config):
+                part = getattr(result, first)[second] if second else getattr(result, first)
+                missing = [name for name in names if not isinstance(part, dict) or name not in part]
+                if missing:
+                    raise InputError(f"not the result of a run: {path}.{missing[0]} is missing.")
         return result
 
 
-#: The types of the parts of any result.
-_KINDS: dict[str, Any] = {
-    **dict.fromkeys(
-        ("spec", "config", "metrics", "per_domain", "per_class", "running", "cost", "environment"), dict
-    ),
-    **dict.fromkeys(("collapse", "error"), (dict, type(None))),
-    **dict.fromkeys(("layers", "per_round"), list),
-}
 #: What the parts of a result must have if it is done; the config also if it failed.
 _NEEDED: dict[str, tuple[str, ...]] = {
     "config": ("method", "options", "model", "data", "stream", "seed", "reset", "device", "versions"),
+    "config.model": ("name", "weights"),
+    "config.data": ("name", "identity", "generated", "domains", "images"),
+    "config.stream": ("scenario", "settings", "batch_size", "samples", "digest"),
     "metrics": ("accuracy", "error", "nll", "brier", "ece"),
+    "running": ("batch", "accuracy"),
     "cost": ("latency_ms", "peak_memory_mb"),
+    "cost.latency_ms": ("p50",),
 }
 
 

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _execute(planned: Schedule, store: Store, executor: Executor) -> int:
-    stored = _stored(planned)
+    stored = [result for result in planned.results.values() if result.config]
     before = [result for result in stored if not result.is_done]
     for record in before:
         tell(f"failed before (--retry-failed tries again) {_outcome(record)}")
@@ -95,11 +95,6 @@ def _execute(planned: Schedule, store: Store, executor: Executor) -> int:
     return 1 if failed or before else 0
 
 
-def _stored(planned: Schedule) -> list[Result]:
-    unplanned = {record.digest for record in planned.unplanned}
-    return [result for digest, result in planned.results.items() if digest not in unplanned]
-
-
 def _outcome(result: Result) -> str:
     label = RunSpec.from_dict(result.spec).label
     return f"{label}: accuracy {result.accuracy:.2f} %" if result.is_done else f"{label}: {result.error_text}"
@@ -107,8 +102,9 @@ def _outcome(result: Result) -> str:
 
 def _described(planned: Schedule) -> str:
     rows = [("to do", task.spec.label, "") for task in planned.todo]
-    for record in _stored(planned):
-        state = "done" if record.is_done else "failed before"
-        rows.append((state, RunSpec.from_dict(record.spec).label, record.digest))
+    for record in planned.results.values():
+        if record.config:
+            state = "done" if record.is_done else "failed before"
+            rows.append((state, RunSpec.from_dict(record.spec).label, record.digest))
     rows += [("cannot be planned", _outcome(record), "") for record in planned.unplanned]
     return render(("state", "run", "result"), rows)

@@ -102,13 +102,12 @@ def _list(runs: Sequence[NamedRun], count: int) -> None:
     rows = []
     for run in runs:
         result, word = run.result, run.words.get
-        values = [f"{VALUES[name].read(result):.{places}f}" if result.is_done else None
-                  for name, places in (("accuracy", 2), ("latency", 1))]  # fmt: skip
         names = [word(field) for field in ("method", "stream", "data", "model")]
+        numbers = [result.seed, word("batch size"), word("images"), None, None]
+        if result.is_done:
+            numbers[3:] = f"{result.accuracy:.2f}", f"{VALUES['latency'].read(result):.1f}"
         state = f"{result.status}, collapsed" if result.collapse else result.status
-        rows.append(
-            (result.digest[:length], *names, result.seed, word("batch size"), word("images"), *values, state)
-        )
+        rows.append((result.digest[:length], *names, *numbers, state))
     print_text(render(header, rows))
     failed = sum(not run.result.is_done for run in runs)
     print_text(f"\n{_counted(len(runs))}" + (f", {failed} of them failed (--failed shows why)" if failed else ""))
@@ -142,19 +141,19 @@ def describe(result: Result, *, full: bool = False) -> str:
 def _sections(result: Result, full: bool) -> Iterable[str]:
     row = flat(result)
     (named,) = named_runs([result])
-    settings = [(name.replace("_", " "), row[name]) for name in FLAT_GROUPS["settings"] if row[name] is not None]
     if full:
         yield f"{result.digest}: {result.status}"
-    elif named.words:
+    elif result.config:
         method, model, data, stream = (named.words[field] for field in ("method", "model", "data", "stream"))
         batches = f"{row['batches']} batches of {row['batch_size']}"
         yield f"{method}: {model} on {data}, {stream}, {batches}, seed {result.seed}"
     if result.error:
         yield result.error_text
-    if full and settings:
+    if full:
+        settings = [(name.replace("_", " "), value) for name, value in _known(row, "settings")]
         yield render(("setting", "value"), settings)
-    measured = [_measurement(name, row[name]) for name in FLAT_GROUPS["measurements"] if row[name] is not None]
-    if measured:
+    if result.is_done:
+        measured = [_measurement(name, value) for name, value in _known(row, "measurements")]
         yield render(("measurement", "value"), [*measured, *_further(result)])
     order = result.config.get("data", {}).get("domains", ())  # that of the stream, which the file does not keep
     domains = {name: result.per_domain[name] for name in (*order, *result.per_domain) if name in result.per_domain}
@@ -167,10 +166,12 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
     if filled:
         header = ["layer" if name == "name" else name.replace("_", " ") for name in filled]
         yield render(header, [[layer.get(name) for name in filled] for layer in layers])
-    if full and (
-        environment := [(name, row[name]) for name in FLAT_GROUPS["environment"] if row[name] is not None]
-    ):
-        yield render(("environment", "value"), environment)
+    if full:
+        yield render(("environment", "value"), _known(row, "environment"))
+
+
+def _known(row: Mapping[str, Any], group: str) -> list[tuple[str, Any]]:
+    return [(name, row[name]) for name in FLAT_GROUPS[group] if row[name] is not None]
 
 
 def _measurement(name: str, value: Any) -> tuple[str, str]:

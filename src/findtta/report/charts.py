@@ -232,18 +232,11 @@ def _svg(
     finish: Callable[[Axes], None],
     names: Sequence[str] = (),
 ) -> str:
-    """Draw a panel as an element of a page.
+    """Draw a panel as an element of a page, labelled for readers who cannot see it.
 
-    Args:
-        panel: What to draw.
-        label: What it shows, for readers who cannot see it.
-        kind: What the script does with it: ``"lines"`` or ``"points"``.
-        about: For each series the data attributes of its elements.
-        finish: Draws what a panel cannot have; the ids of its artists say to which series they belong.
-        names: What the values 1, 2, ... of x are called.
-
-    Returns:
-        The element; ``data-x`` and ``data-y`` have the ends of the axes, so that the script can read values back.
+    The script works on it according to its kind, ``"lines"`` or ``"points"``, reads values back by the ends of the
+    axes in ``data-x`` and ``data-y``, and finds in ``about`` the data attributes of each series. ``finish`` draws
+    what a panel cannot have, with ids that name the series; ``names`` are those of the values 1, 2, ... of x.
     """
     matplotlib, ticker = (require(name, "report", _PURPOSE) for name in ("matplotlib", "matplotlib.ticker"))
     label = clean(label)
@@ -281,13 +274,10 @@ def _svg(
     # Ids must be unique on the page.
     unique = hashlib.sha256(f"{label}{content}".encode()).hexdigest()[:8]
     content = re.sub(r'(<(?:path|clipPath) id="|url\(#|href="#)', rf"\g<1>c{unique}-", content)
-    attributes = {
-        "class": f"chart {kind}",
-        "viewBox": f"0 0 {_WIDTH:g} {_HEIGHT:g}",
-        "role": "img",
-        "aria-label": label,
-    }
-    attributes |= ends | ({"data-names": json.dumps(list(names), ensure_ascii=False)} if names else {})
+    attributes = {"viewBox": f"0 0 {_WIDTH:g} {_HEIGHT:g}", "role": "img", "aria-label": label}
+    if names:
+        attributes["data-names"] = json.dumps(list(names), ensure_ascii=False)
+    attributes |= {"class": f"chart {kind}", **ends}
     return f"<svg{_attributes(attributes)}>{content}</svg>"
 
 
