@@ -16,6 +16,7 @@ from findtta import export
 from findtta.errors import InputError, MissingExtraError, OptionError
 from findtta.export.checking import TOLERANCE, BatchCheck, difference_of, lost_similarity, random_images, replay
 from findtta.export.description import Description
+from findtta.export.files import refuse_training_batch_norm
 from findtta.export.tracing import neighbour_nodes
 from findtta.functional import first_neighbours
 from nets import ActivatedNorm, close, conv, filled, images, randn, stream, tiny
@@ -282,6 +283,17 @@ def test_missing_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("findtta._extras.installed", lambda name: name != "onnxruntime")
     with pytest.raises(MissingExtraError, match=r"onnxruntime.*findtta\[export\]"):
         export.onnx(adapted("find"), images(2), tmp_path / "model.onnx")
+
+
+def test_training_batch_norm_is_noticed():
+    helper = onnx.helper
+    node = helper.make_node("BatchNormalization", list("xsbmv"), list("ynw"), name="bad", training_mode=1)
+    graph = helper.make_graph([node], "g", [], [])
+    with pytest.raises(export.ExportError, match=r"'bad'.*training mode"):
+        refuse_training_batch_norm(helper.make_model(graph))
+    inside = helper.make_node("If", ["c"], ["z"], then_branch=graph, else_branch=graph)
+    with pytest.raises(export.ExportError, match="'bad'"):
+        refuse_training_batch_norm(helper.make_model(helper.make_graph([inside], "outer", [], [])))
 
 
 def test_a_file_that_differs_is_not_kept(tmp_path, monkeypatch):

@@ -73,6 +73,7 @@ def onnx(
         for name, value in description.to_json().items():
             written.metadata_props.add(key=PREFIX + name, value=value)
         require_export_extra("onnx").checker.check_model(written)
+        refuse_training_batch_norm(written)
         return description, written.SerializeToString()
 
     return _write(adapted, example, path, ".onnx", images, max_batch, serialize)
@@ -130,6 +131,18 @@ def _write(
         if not outcome.passed:
             raise ExportError(f"the file does not compute what the model computes, and is not kept:\n{outcome}")
         return outcome
+
+
+def refuse_training_batch_norm(written: Any) -> None:
+    """Raise if a node of an ONNX model is a BatchNormalization in training mode, which ignores its statistics."""
+    graphs = [written.graph.node, *(function.node for function in written.functions)]
+    while graphs:
+        for node in graphs.pop():
+            graphs += [attribute.g.node for attribute in node.attribute if attribute.HasField("g")]
+            if node.op_type == "BatchNormalization" and any(
+                attribute.name == "training_mode" and attribute.i for attribute in node.attribute
+            ):
+                raise ExportError(f"node {node.name!r} of the graph is a BatchNormalization in training mode.")
 
 
 def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
