@@ -214,7 +214,7 @@ def test_npz_says_what_is_wrong(tmp_path):
     assert "at least" in message(**{**jpeg, "jpeg": jpeg["jpeg"][:50]}, labels=[0, 1, 1])
     broken = jpeg["jpeg"].copy()
     broken[jpeg["offsets"][1] :] = 0
-    assert "image 1: these" in message(**{**jpeg, "jpeg": broken}, labels=[0, 1, 1])
+    assert "image 1: it is not a readable image" in message(**{**jpeg, "jpeg": broken}, labels=[0, 1, 1])
     mixed = jpegs([*pictures(2), pictures(1, side=40)[0]])
     assert "image 2 must be 32x32 as the first image is, got 40x40" in message(**mixed, labels=[0, 1, 1])
     path.write_bytes(b"not a zip")
