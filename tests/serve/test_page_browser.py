@@ -6,13 +6,18 @@ pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 pytest.importorskip("python_multipart")
 
+import base64
+import json
+
 import numpy as np
 import page_server
 from PIL import Image
 from visitor import visitor
 
 import browser
+from findtta.cli import main as command
 from findtta.data.shapes import draw
+from findtta.images import read_image
 from findtta.serve import Settings
 
 pytestmark = pytest.mark.slow
@@ -183,16 +188,60 @@ def test_more_images_than_fit_are_refused_in_words(started, folder):
     assert "the last 8 are left out" in started.text("#alert-text")
 
 
-def test_large_photos_are_made_smaller_before_they_are_sent(page, address, tmp_path):
-    noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), np.uint8)
-    Image.fromarray(noise).save(tmp_path / "large.png")
-    assert (tmp_path / "large.png").stat().st_size > 1_500_000
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Files of more than 128 KiB, one of them turned by its EXIF orientation only."""
+    folder = tmp_path_factory.mktemp("photos")
+    y, x, c = np.ogrid[:700, :1000, :3]
+    waves = 60 * (np.sin(x / 90 + c) + np.cos(y / 50 - c)) + (x + 2 * y) / 20
+    noise = np.random.default_rng(0).normal(0, 12, (700, 1000, 3))
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn
+    for name, phase in (("a.jpg", 0), ("b.png", 50), ("c.jpg", 100)):
+        image = Image.fromarray(np.clip(waves + phase + noise, 0, 255).astype(np.uint8))
+        image.save(folder / name, quality=95, **({"exif": turned} if name == "a.jpg" else {}))
+        assert (folder / name).stat().st_size > 128 * 1024
+    return folder
+
+
+def test_photos_get_the_same_pixels_and_predictions_as_from_batch_prediction(page, address, photos, tmp_path):
+    words = ["predict", "--input", photos, "-o", tmp_path / "out", "--format", "jsonl", "--json"]
+    assert command.main([str(word) for word in words]) == 0
+    (block,) = (tmp_path / "out" / "predictions").iterdir()
+    expected = [json.loads(line)["probabilities"] for line in block.read_text().splitlines()]
+    paths = sorted(photos.iterdir())
+    preprocess = Settings().predictor().preprocess
     page.visit(address)
-    with page.tab.expect_request("**/v1/compare") as asked:
-        page.choose(tmp_path / "large.png")
-    page.settle(1)
-    assert 0 < len(asked.value.post_data_buffer) < 400_000
-    assert "files above 128 KiB" in page.text("#files-note")
+    page.set("severity", 0)
+    with page.tab.expect_response("**/v1/compare") as response:
+        page.choose(*paths)
+    page.settle(3)
+    rows = response.value.json()["images"]
+    assert [row["name"] for row in rows] == [path.name for path in paths]
+    for row, path, probabilities in zip(rows, paths, expected, strict=True):
+        sent = base64.b64decode(row["corrupted"].partition(",")[2])
+        assert np.array_equal(read_image(sent), read_image(path, preprocessing=preprocess))
+        assert [entry["confidence"] for entry in row["find"]["top"]] == sorted(probabilities)[:-6:-1]
+
+
+def test_files_are_sent_in_requests_that_the_server_accepts(chromium, photos, tmp_path):
+    sizes = {path.name: path.stat().st_size for path in photos.iterdir()}
+    limit = sizes["a.jpg"] + sizes["c.jpg"] + 3000
+    large = tmp_path / "large.png"
+    large.write_bytes(bytes(limit))
+    settings = Settings(max_body_mb=limit / 2**20, max_images=2, max_image_mb=(limit - 1) / 2**20)
+    with page_server.serving(settings) as address, visitor(chromium) as page:
+        sent = []
+        page.tab.on("request", lambda request: sent.append(request) if "preprocess" in request.url else None)
+        page.visit(address)
+        page.choose(*[photos / "c.jpg"] * 3, photos / "a.jpg", large)
+        page.settle(4)
+        assert page.texts(".prediction h3") == ["c.jpg"] * 3 + ["a.jpg"]
+        bodies = [int(request.all_headers()["content-length"]) for request in sent]
+        assert len(bodies) == 2
+        assert max(bodies) <= limit
+        assert sum(bodies) > 3 * sizes["c.jpg"] + sizes["a.jpg"]  # nothing was made smaller
+        assert "large.png: larger than the" in page.text("#alert-text")
 
 
 def test_a_file_name_is_text_whatever_it_says(page, address, folder):

@@ -30,7 +30,7 @@ import findtta
 from findtta.images import Pixels
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Unavailable
-from findtta.serve.pages import Comparison, add_pages, compare_routes
+from findtta.serve.pages import Comparison, add_pages, compare_routes, png_url
 from findtta.serve.requests import (
     CONTENT,
     Chunks,
@@ -38,6 +38,7 @@ from findtta.serve.requests import (
     bad_value,
     busy,
     json_response,
+    largest_body,
     read_request,
     reading,
     receive,
@@ -46,6 +47,11 @@ from findtta.serve.settings import Settings
 from findtta.serve.telemetry import Telemetry
 
 REQUEST_ID = "findtta.request_id"
+_SECURITY = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _ERRORS = {
     400: "The body is not what its Content-Type says",
@@ -133,6 +139,17 @@ class Frontend:
             self._telemetry.seconds.observe(loop.time() - start)
             return json_response(content)
 
+    async def preprocess(self, request: Request) -> Response:
+        """Return images as the model gets them, resized and cropped: PNG files as data: URLs.
+
+        The body is as for a prediction, which is the same for such a file as for the original.
+        """
+        with self._accepted():
+            images, digests = await self._read(request)
+            files = await run_in_threadpool(lambda: list(map(png_url, images)))
+            rows = [{"data": data, "digest": digest} for data, digest in zip(files, digests, strict=True)]
+            return json_response({"images": rows, "request_id": request.scope[REQUEST_ID]})
+
     async def info(self) -> Response:
         """Describe the model, its method and what is accepted."""
         description = asdict(self._description)
@@ -175,7 +192,7 @@ class Frontend:
 
         try:
             async with reading(self._settings.timeout_s):
-                content = await receive(request.headers, counted(), self._settings)
+                content = await receive(request.headers, counted(), self._settings.most_images)
             async with self._decoders:
                 return await run_in_threadpool(
                     read_request, content, self._settings, self._description.preprocessing
@@ -215,11 +232,12 @@ class Frontend:
             exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), _refuse),
         )
         responses: dict[int | str, dict[str, Any]] = {
-            200: {"description": "The predictions", "content": {"application/json": {}}},
+            200: {"description": "One entry for each image", "content": {"application/json": {}}},
             **{status: {"description": meaning} for status, meaning in _ERRORS.items()},
         }
         body = {"requestBody": {"required": True, "content": CONTENT}}
-        app.post("/v1/predict", response_class=Response, responses=responses, openapi_extra=body)(self.predict)
+        for path, endpoint in {"/v1/predict": self.predict, "/v1/preprocess": self.preprocess}.items():
+            app.post(path, response_class=Response, responses=responses, openapi_extra=body)(endpoint)
         for path, endpoint in {"/v1/info": self.info, "/healthz": self.health, "/metrics": self.metrics}.items():
             app.get(path, response_class=Response)(endpoint)
         app.include_router(compare_routes(self._settings, comparison))
@@ -238,8 +256,7 @@ class Guard:
         self, app: ASGIApp, settings: Settings, telemetry: Telemetry, known_paths: Collection[str]
     ) -> None:
         self._app = app
-        self._key = None if settings.api_key is None else settings.api_key.encode()
-        self._max_body_bytes = settings.max_body_bytes
+        self._settings = settings
         self._telemetry = telemetry
         self._known_paths = frozenset(known_paths)
 
@@ -258,64 +275,64 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["x-request-id"] = name
+                MutableHeaders(scope=message).update({"x-request-id": name, **_SECURITY})
                 self._telemetry.requests.labels(path, str(message["status"])).inc()
             await send(message)
 
         try:
             self._require_key(scope["path"], headers)
-            length = headers.get("content-length", "")
-            self._require_size(int(length[:20]) if length.isdecimal() else 0)
-            await self._app(scope, self._bounded(receive), send_named)
+            await self._app(scope, _bounded(receive, headers, largest_body(headers, self._settings)), send_named)
         except Exception as error:  # FastAPI raises it again after it has sent the response
-            refusal = _refusal(error)
-            if refusal.status == 500:
+            response = await _refuse(Request(scope), error)
+            if response.status_code == 500:
                 _log.exception("request %s to %s failed", name, path)
             if not started:
-                await _response(refusal, name)(scope, receive, send_named)
+                await response(scope, receive, send_named)
 
     def _require_key(self, path: str, headers: Headers) -> None:
-        if self._key is None or not (path.startswith("/v1/") or path == "/metrics"):
+        key = self._settings.api_key
+        if key is None or not (path.startswith("/v1/") or path == "/metrics"):
             return
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         given = headers.get("x-api-key") or (bearer.strip() if scheme.lower() == "bearer" else "")
         # In constant time, so that the time taken tells nothing about the key.
-        if not hmac.compare_digest(given.encode(), self._key):
+        if not hmac.compare_digest(given.encode(), key.encode()):
             raise RequestError(
                 401, "unauthorized", "send the API key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
             )
 
-    def _require_size(self, size: int) -> None:
-        if size > self._max_body_bytes:
-            reason = f"the body must have at most {self._max_body_bytes:,} bytes."
-            raise RequestError(413, "body_too_large", reason)
 
-    def _bounded(self, receive: Receive) -> Receive:
-        received = 0
+def _bounded(receive: Receive, headers: Headers, most: int) -> Receive:
+    """Refuse a body with too many bytes: at once if its header says so, and otherwise as it arrives."""
+    received = 0
+    declared = headers.get("content-length", "")
 
-        async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            self._require_size(received)
-            return message
+    async def bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        require_size(received)
+        return message
 
-        return bounded
+    def require_size(size: int) -> None:
+        if size > most:
+            raise RequestError(413, "body_too_large", f"the body must have at most {most:,} bytes.")
+
+    require_size(int(declared[:20]) if declared.isdecimal() else 0)
+    return bounded
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    return _response(_refusal(error), request.scope[REQUEST_ID])
-
-
-def _response(error: RequestError, request_id: str) -> Response:
     """Return an error in the form that all endpoints use."""
-    detail: dict[str, Any] = {"code": error.code, "message": str(error)}
-    if error.images:
-        detail["images"] = list(error.images)
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-    if error.status == 401:
+    refusal = _refusal(error)
+    detail: dict[str, Any] = {"code": refusal.code, "message": refusal.message}
+    if refusal.images:
+        detail["images"] = list(refusal.images)
+    headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
+    if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return json_response({"error": detail, "request_id": request_id}, error.status, headers)
+    content = {"error": detail, "request_id": request.scope[REQUEST_ID]}
+    return json_response(content, refusal.status, headers)
 
 
 def _refusal(error: Exception) -> RequestError:

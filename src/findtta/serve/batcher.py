@@ -42,6 +42,9 @@ class Batcher(Generic[Item, Result]):
         max_queue: The most items that wait or are being processed.
         workers: How many batches are processed at a time.
         ahead: How many full batches may be sent beyond that.
+
+    Attributes:
+        size: The number of items that wait or are being processed.
     """
 
     def __init__(
@@ -60,15 +63,10 @@ class Batcher(Generic[Item, Result]):
         self._max_queue = max_queue
         self._workers = workers
         self._ahead = ahead
+        self.size = 0
         self._waiting: deque[_Entry[Item, Result]] = deque()
-        self._count = 0
         self._batches: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of items that wait or are being processed."""
-        return self._count
 
     async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Result]:
         """Have the items of one request processed, all in the same batch; returns one result per item, in order.
@@ -85,12 +83,12 @@ class Batcher(Generic[Item, Result]):
             return []
         if len(items) > self._max_batch:
             raise InputError(f"items must be at most {self._max_batch}, the largest batch, got {len(items)}.")
-        if self._count + len(items) > self._max_queue:
-            raise QueueFull(f"{self._count} images are in the queue, and at most {self._max_queue} may be.")
+        if self.size + len(items) > self._max_queue:
+            raise QueueFull(f"{self.size} images are in the queue, and at most {self._max_queue} may be.")
         loop = asyncio.get_running_loop()
         entry = _Entry(items, loop.create_future(), loop.time() + self._wait_s)
         self._waiting.append(entry)
-        self._count += len(items)
+        self.size += len(items)
         self._send()
         try:
             async with asyncio.timeout(timeout_s):
@@ -98,7 +96,7 @@ class Batcher(Generic[Item, Result]):
         finally:
             if not entry.sent:  # timed out or cancelled
                 self._waiting.remove(entry)
-                self._count -= len(items)
+                self.size -= len(items)
                 self._send()  # the next ones may fit now
 
     def _send(self) -> None:
@@ -154,5 +152,5 @@ class Batcher(Generic[Item, Result]):
                 entry.results.cancel()  # no effect on what is done
             if (task := asyncio.current_task()) is not None:
                 self._batches.discard(task)
-            self._count -= len(items)
+            self.size -= len(items)
             self._send()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,17 +75,12 @@ class Replica:
         if not self._predictor.adapted.stateful:  # pay for the first call now, unless the model would remember it
             blank = np.zeros((2, *self._predictor.preprocess.size, 3), np.uint8)
             self._thread.submit(self._predictor, blank).result()
-        self._name = _replica_name()
+        self._name = uuid.uuid4().hex
 
     async def predict(self, images: Pixels) -> tuple[Predictions, str]:
         """Predict one batch; also returns the name of this replica."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._predictor, images), self._name
-
-
-def _replica_name() -> str:
-    serve = require("ray.serve", "serve", "serving")
-    return str(serve.get_replica_context().replica_id.unique_id)
 
 
 def is_death(error: BaseException) -> bool:
@@ -170,12 +166,10 @@ def _deployment(ray_serve: Any, settings: Settings) -> Any:
         "target_ongoing_requests": 1,  # a request is a batch here
         "upscale_delay_s": 5,
     }
-    is_fixed = settings.most_replicas == settings.replicas
     deployment = ray_serve.deployment(
         Replica,
         name=DEPLOYMENT_NAME,
-        num_replicas=settings.replicas if is_fixed else None,
-        autoscaling_config=None if is_fixed else scaling,
+        autoscaling_config=scaling,
         max_ongoing_requests=_ONGOING,
         ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(settings.device.startswith("cuda"))},
         health_check_period_s=1,  # a dead replica is replaced soon

@@ -7,11 +7,11 @@ import base64
 import dataclasses
 import html
 import io
-import math
 import threading
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from PIL import Image
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from findtta.data.corruptions import corrupt
 from findtta.data.dataset import CLEAN, MAIN_CORRUPTIONS, SEVERITIES
@@ -38,7 +39,6 @@ from findtta.serve.requests import (
     parse_json,
     read_images,
     reading,
-    receive_json,
 )
 from findtta.serve.settings import Settings
 
@@ -48,12 +48,6 @@ NONE, MIXED = "none", "mixed"
 CHOICES = (NONE, MIXED, *MAIN_CORRUPTIONS)
 
 _FOLDER = Path(__file__).parent / "page"
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
 _TOP = 5
 _LONGEST_NAME = 200
 _LARGEST_SEED = 2**63 - 1
@@ -116,7 +110,7 @@ class Comparison:
             )
             images, corruptions = corrupt_each(np.stack(clean), request.corruption, request.severity, request.seed)
             unadapted, adapted = source(images), method(images)
-        groups, drift = number_groups(adapted.groups), adapted.sample_drift
+        groups, drift, layer_drift = number_groups(adapted.groups), adapted.sample_drift, adapted.drift.mean(0)
         return {
             "model": self._settings.model_name,
             "method": self._settings.method,
@@ -134,7 +128,7 @@ class Comparison:
                 for row, name in enumerate(names)
             ],
             "layers": [
-                {"name": name, "groups": int(groups[:, column].max()), "drift": _mean(adapted.drift[:, column])}
+                {"name": name, "groups": int(groups[:, column].max()), "drift": float(layer_drift[column])}
                 for column, name in enumerate(method.layers)
             ],
         }
@@ -156,13 +150,12 @@ def mixture(count: int, seed: int) -> list[str]:
 
 def corrupt_each(images: Pixels, corruption: str, severity: int, seed: int) -> tuple[Pixels, list[str]]:
     """Return a batch with one of ``CHOICES`` applied, and the name of each image's corruption or ``"none"``."""
-    count = len(images)
     if severity == 0 or corruption == NONE:
-        return images, [NONE] * count
-    names = mixture(count, seed) if corruption == MIXED else [corruption] * count
+        return images, [NONE] * len(images)
+    names = mixture(len(images), seed) if corruption == MIXED else [corruption] * len(images)
     result = np.empty_like(images)
-    for name in dict.fromkeys(names):
-        rows = np.flatnonzero([name == other for other in names])
+    for name in set(names):
+        rows = np.flatnonzero(np.array(names) == name)
         result[rows] = corrupt(images[rows], name, severity, seed=seed, index=rows)
     return result, names
 
@@ -191,11 +184,6 @@ def _prediction(predictions: Predictions, row: int, labels: Sequence[str]) -> di
     return {**top[0], "top": top}
 
 
-def _mean(values: NDArray[np.float64]) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else math.nan
-
-
 def sample_images() -> list[dict[str, str]]:
     """Return the built-in samples: drawn shapes, each with ``name``, ``label`` and ``data`` (a PNG data URL)."""
     dataset = shapes(SAMPLES)
@@ -212,8 +200,9 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
     routes = APIRouter(tags=["compare"])
     places = asyncio.Semaphore(_MAX_WAITING)
 
-    @routes.get("/v1/samples", summary="Drawn shapes to try, with their true labels")
+    @routes.get("/v1/samples")
     def samples() -> dict[str, Any]:
+        """Return drawn shapes to try, with their true labels."""
         return {
             "model": settings.model_name,
             "method": settings.method,
@@ -221,8 +210,9 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
             "samples": sample_images(),
         }
 
-    @routes.get("/v1/corruptions", summary="The corruptions that /v1/compare knows")
+    @routes.get("/v1/corruptions")
     def corruptions() -> dict[str, Any]:
+        """List the corruptions that /v1/compare knows."""
         return {"corruptions": list(MAIN_CORRUPTIONS), "also": [MIXED, NONE], "severities": [0, *SEVERITIES]}
 
     def work(body: bytes) -> Response:
@@ -237,17 +227,16 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
     # In place of a reference, which would point outside of the OpenAPI document.
     schema["properties"]["images"]["items"] = schema.pop("$defs")["NamedImage"]
 
-    @routes.post(
-        "/v1/compare",
-        summary="Predictions of the source model and of the method for the same corrupted images",
-        openapi_extra={"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}},
-    )
+    body_schema = {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+
+    @routes.post("/v1/compare", openapi_extra=body_schema)
     async def compare(request: Request) -> Response:
+        """Predict the same corrupted images with the source model and with the method."""
         if places.locked():
             raise busy("the server compares images of other clients")
         async with places:
             async with reading(settings.timeout_s):
-                body = await receive_json(request.stream(), settings.max_json_bytes)
+                body = await request.body()
             # Reading and writing megabytes of JSON would hold up all other requests, too.
             return await run_in_threadpool(work, body)
 
@@ -255,32 +244,21 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
 
 
 def add_pages(app: FastAPI) -> None:
-    """Serve the files of the page, and a list of the endpoints that works offline."""
+    """Serve the page with its files, and a list of the endpoints that works offline."""
+    app.mount("/page", StaticFiles(directory=_FOLDER))
 
-    async def send_file(file: Path, request: Request) -> Response:
-        return FileResponse(file, media_type=_TYPES[file.suffix], headers=_HEADERS)
+    @app.get("/", include_in_schema=False)
+    def page() -> Response:
+        return FileResponse(_FOLDER / "index.html")
 
-    async def docs(request: Request) -> Response:
-        return HTMLResponse(_docs(app.openapi()), headers=_HEADERS)
-
-    for file in sorted(_FOLDER.iterdir()):
-        if file.suffix in _TYPES:
-            app.add_route(f"/{file.name}", partial(send_file, file))
-    app.add_route("/", partial(send_file, _FOLDER / "index.html"))
-    app.add_route("/docs", docs)
-
-
-def _docs(openapi: dict[str, Any]) -> str:
-    rows = []
-    for path, methods in openapi["paths"].items():
-        for method, operation in methods.items():
-            text = operation.get("description") or operation.get("summary", "")
-            name = html.escape(f"{method.upper()} {path}")
-            rows.append(f"<h2><code>{name}</code></h2><p>{html.escape(text)}</p>")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>findtta: endpoints</title>'
-        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"></head>'
-        f"<body><h1>findtta</h1><p>{html.escape(openapi['info'].get('summary', ''))}</p>"
-        '<p>For programs: <a href="/openapi.json">/openapi.json</a></p>'
-        f"{''.join(rows)}</body></html>"
-    )
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> Response:
+        about = app.openapi()
+        rows = [
+            f"<h2><code>{method.upper()} {path}</code></h2><p>{html.escape(operation['description'])}</p>"
+            for path, methods in about["paths"].items()
+            for method, operation in methods.items()
+        ]
+        template = Template((_FOLDER / "docs.html").read_text(encoding="utf-8"))
+        text = template.substitute(summary=html.escape(about["info"]["summary"]), endpoints="\n".join(rows))
+        return HTMLResponse(text)

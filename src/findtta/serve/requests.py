@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import hashlib
 import json
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -40,30 +40,18 @@ Received = Any
 Body = TypeVar("Body", bound=BaseModel)
 
 
+@dataclass(eq=False)
 class RequestError(FindTTAError):
-    """A request that is refused.
+    """A request that is refused."""
 
-    Attributes:
-        status: The HTTP status.
-        code: A short name for programs.
-        images: Which images are at fault, by their index in the request, and why.
-        retry_after_s: When to try again, if that can help.
-    """
+    status: int  # of HTTP
+    code: str  # a short name for programs
+    message: str
+    images: Sequence[Mapping[str, Any]] = ()  # those at fault, by their index in the request, and why
+    retry_after_s: int | None = None  # when to try again, if that can help
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        images: Sequence[Mapping[str, Any]] = (),
-        retry_after_s: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.images = tuple(images)
-        self.retry_after_s = retry_after_s
+    def __str__(self) -> str:
+        return self.message
 
 
 def busy(reason: str) -> RequestError:
@@ -136,32 +124,27 @@ async def reading(timeout_s: float) -> AsyncIterator[None]:
         raise RequestError(400, "incomplete_body", "the connection ended before the body did.") from error
 
 
-async def receive(headers: Headers, chunks: Chunks, settings: Settings) -> bytes | list[Received]:
-    """Read a body as it arrives, without decoding images; limits hold before all of it is in memory.
+def largest_body(headers: Headers, settings: Settings) -> int:
+    """Return how many bytes a body may have; what is not declared as files may be JSON."""
+    are_files = _media_type(headers.get("content-type", "")) in (*FILE_TYPES, "multipart/form-data")
+    return settings.max_body_bytes if are_files else settings.max_json_bytes
+
+
+async def receive(headers: Headers, chunks: Chunks, max_images: int) -> bytes | list[Received]:
+    """Read a body as it arrives, without decoding images.
 
     Returns:
         The images, or a JSON document that is not parsed yet, since that may take long.
     """
     content_type = headers.get("content-type", "")
     kind = _media_type(content_type)
-    if kind == "application/json":
-        return await receive_json(chunks, settings.max_json_bytes)
+    if kind not in CONTENT:
+        reason = f"Content-Type must be one of {', '.join(CONTENT)}, got {content_type[:100]!r}."
+        raise RequestError(415, "unsupported_type", reason)
     if kind == "multipart/form-data":
-        return await _receive_files(headers, chunks, settings.most_images)
-    if kind in FILE_TYPES:
-        return [b"".join([chunk async for chunk in chunks])]
-    reason = f"Content-Type must be one of {', '.join(CONTENT)}, got {content_type[:100]!r}."
-    raise RequestError(415, "unsupported_type", reason)
-
-
-async def receive_json(chunks: Chunks, max_bytes: int) -> bytes:
-    """Read a body of bounded size."""
-    body = bytearray()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > max_bytes:
-            raise RequestError(413, "body_too_large", f"the JSON must have at most {max_bytes:,} bytes.")
-    return bytes(body)
+        return await _receive_files(headers, chunks, max_images)
+    body = b"".join([chunk async for chunk in chunks])
+    return body if kind == "application/json" else [body]
 
 
 class _FileParser(MultiPartParser):
@@ -247,18 +230,22 @@ def read_images(
 
 
 def _decode_base64(text: str) -> bytes:
-    head, comma, tail = text.partition(",") if text.startswith("data:") else ("", "", text)
-    if head and not (comma and head.endswith(";base64")):
-        raise ImageError("bad_value", "image: a data: URL must be in base64.")
+    if text.startswith("data:"):
+        head, _, text = text.partition(",")
+        if not head.endswith(";base64"):
+            raise ImageError("bad_value", "image: a data: URL must be in base64.")
     try:
-        return base64.b64decode("".join(tail.split()), validate=True)
-    except (binascii.Error, ValueError):
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError:
         raise ImageError("bad_value", "image: the text must be base64.") from None
 
 
 def _decode(data: object, limits: ImageLimits) -> Pixels:
     if isinstance(data, list):
-        _require_numbers(data)
+        # Lists with anything but numbers in them could become arrays of any size.
+        if strange := _types_within(data) - {int, float}:
+            names = ", ".join(sorted(kind.__name__ for kind in strange))
+            raise ImageError("not_an_array", f"image: rows of pixels must hold numbers, but hold {names}.")
         return read_array(data, limits)
     if not isinstance(data, bytes):
         raise ImageError("bad_value", f"image: must be text or nested lists, got {type(data).__name__}.")
@@ -289,13 +276,8 @@ def read_npy(data: bytes, limits: ImageLimits) -> Pixels:
     return read_array(array, limits)
 
 
-def _require_numbers(rows: list[Any]) -> None:
-    """Refuse lists with anything but numbers in them, which could become arrays of any size."""
-    kinds: set[type] = set()
-    for row in rows:
-        cells = row if isinstance(row, list) else [row]
-        for cell in cells:
-            kinds.update(map(type, cell) if isinstance(cell, list) else (type(cell),))
-    if not kinds <= {int, float}:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds - {int, float}))
-        raise ImageError("not_an_array", f"image: rows of pixels must hold numbers, but hold {names}.")
+def _types_within(values: list[Any]) -> set[type]:
+    """Return the types of what nested lists hold."""
+    return set[type]().union(
+        *(_types_within(value) if isinstance(value, list) else {type(value)} for value in values)
+    )

@@ -12,8 +12,8 @@ import contextlib
 import dataclasses
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 import numpy as np
 import torch
@@ -42,7 +42,9 @@ def run(settings: Settings, on_ready: Callable[[str, str], None]) -> bool:
 
             async def main() -> bool:
                 frontend = Frontend(settings, description, engine, telemetry, Comparison(settings, model))
-                return await _serve(frontend, settings.drain_s, listener, lambda url: on_ready(url, ray_address))
+                server = _Server(frontend, settings.drain_s, lambda url: on_ready(url, ray_address))
+                await server.serve([listener])
+                return not server.force_exit
 
             return asyncio.run(main())
 
@@ -59,10 +61,9 @@ def check(settings: Settings, model: Classifier) -> Description:
 @contextlib.contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # Only with this protocol asyncio sends small packets at once, which otherwise wait 40 ms.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit it; a response in two packets would wait 40 ms for its second.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((settings.host, settings.port))
         except OSError as error:
@@ -74,49 +75,41 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
 
 
 class _Server(uvicorn.Server):
-    """A web server without signal handlers of its own, which would stop it before it is drained."""
+    """A web server that a signal drains before it stops; a second signal stops it at once."""
+
+    def __init__(self, frontend: Frontend, drain_s: float, on_ready: Callable[[str], None]) -> None:
+        config = uvicorn.Config(
+            frontend.app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            backlog=2048,
+            timeout_graceful_shutdown=_LAST_RESPONSES_S,
+        )
+        super().__init__(config)
+        self._frontend = frontend
+        self._drain_s = drain_s
+        self._on_ready = on_ready
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
+        yield  # without raising the signals again at the end, as uvicorn does
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
-async def _serve(
-    frontend: Frontend, drain_s: float, listener: socket.socket, on_ready: Callable[[str], None]
-) -> bool:
-    """Serve until a signal, then drain until everything is answered or a second signal comes."""
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    config = uvicorn.Config(
-        frontend.app,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        backlog=2048,
-        timeout_graceful_shutdown=_LAST_RESPONSES_S,
-    )
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        while not server.started and not serving.done():
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        self._on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.gather(self._frontend.drain(), asyncio.sleep(self._drain_s))
+        while not (self.force_exit or draining.done()):
             await asyncio.sleep(0.01)
-        host, port = listener.getsockname()[:2]
-        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-        await _first(stop.wait(), asyncio.shield(serving))
-        await _first(asyncio.gather(frontend.drain(), asyncio.sleep(drain_s)), hurry.wait())
-    finally:
-        server.should_exit = True
-        await serving
-    return not hurry.is_set()
-
-
-async def _first(*tasks: Awaitable[Any]) -> None:
-    """Wait until one of several is done, and stop waiting for the others."""
-    futures = [asyncio.ensure_future(task) for task in tasks]
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    for future in futures:
-        future.cancel()
+        draining.cancel()
+        await super().shutdown(sockets)

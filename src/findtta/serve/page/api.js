@@ -23,14 +23,17 @@ export function useKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
-/** Ask for JSON; with a body it is a POST. */
+/** Ask for JSON; with a body, which is a form or becomes JSON, it is a POST. */
 export async function ask(path, body) {
   const key = sessionStorage.getItem(KEY);
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
-  if (body) headers["Content-Type"] = "application/json";
+  if (body && !(body instanceof FormData)) {
+    headers["Content-Type"] = "application/json";
+    body = JSON.stringify(body);
+  }
   let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body });
   } catch {
     throw new Problem("The server cannot be reached. Is it still running?");
   }

@@ -1,42 +1,66 @@
-/** From the files that somebody drops to what is sent. */
+/** From the files that somebody drops to the pixels that the model gets: the server reads them, as for a prediction. */
 
-// The model gets a small centre crop anyway; sending whole photos at each move of the
-// slider would only make the page slow, and 64 of them would be more than a request may hold.
-// The page says so (files-note): the server's own preprocessing of the whole file differs a little.
-const SEND_AS_IS = 128 * 1024;
-const SIDE = 384;
+import { ask } from "./api.js";
 
-/** Read a file as a data: URL, large photos scaled down. What is not an image is left for the server to refuse. */
-export async function readFile(file) {
-  const blob = file.size > SEND_AS_IS ? ((await scaledDown(file)) ?? file) : file;
-  return dataUrl(blob);
-}
+const AROUND = 1024; // bytes that a request has around each file, at most
+const ENOUGH = 8 * 2 ** 20; // bytes of a request; a larger file is sent alone
 
-async function scaledDown(file) {
+/** The size of the largest file that the server accepts. */
+export const largestFile = (limits) => Math.min(limits.image_max_bytes, limits.max_body_bytes - AROUND);
+
+/** Whether a file can be read; a folder that was dropped cannot. */
+export async function isReadable(file) {
   try {
-    const bitmap = await createImageBitmap(file);
-    const square = Math.min(bitmap.width, bitmap.height);
-    const side = Math.min(SIDE, square);
-    const [left, top] = [(bitmap.width - square) / 2, (bitmap.height - square) / 2];
-    const canvas = document.createElement("canvas");
-    canvas.width = canvas.height = side;
-    const context = canvas.getContext("2d");
-    context.fillStyle = "white"; // under what is transparent, as the server does it
-    context.fillRect(0, 0, side, side);
-    context.imageSmoothingQuality = "high";
-    context.drawImage(bitmap, left, top, square, square, 0, 0, side, side);
-    bitmap.close();
-    return await new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.92));
+    await file.slice(0, 1).arrayBuffer();
+    return true;
   } catch {
-    return null; // a format that the browser cannot decode
+    return false;
   }
 }
 
-function dataUrl(blob) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result.includes(",") ? reader.result : "data:,");
-    reader.onerror = () => reject(reader.error);
-    reader.readAsDataURL(blob);
-  });
+/**
+ * Send files, unchanged, in as many requests as the limits of the server make necessary.
+ * Gives the images as the model gets them, and what is wrong with the files that are not images.
+ */
+export async function readFiles(files, limits) {
+  const images = [];
+  const faults = [];
+  for (let part of split(files, limits)) {
+    while (part.length) {
+      try {
+        const read = await ask("v1/preprocess", asForm(part));
+        images.push(...read.images.map(({ data }, index) => ({ name: part[index].name, data, label: null })));
+        break;
+      } catch (problem) {
+        if (!problem.images?.length) throw problem;
+        const reasons = new Map(problem.images.map(({ index, message }) => [index, message.replace(/^image: /, "")]));
+        faults.push(...[...reasons].map(([index, reason]) => `${part[index].name}: ${reason}`));
+        part = part.filter((_, index) => !reasons.has(index));
+      }
+    }
+  }
+  return { images, faults };
+}
+
+function split(files, limits) {
+  const most = Math.min(ENOUGH, limits.max_body_bytes);
+  const parts = [];
+  let room = 0;
+  for (const file of files) {
+    const size = file.size + AROUND;
+    if (size > room || parts.at(-1).length === limits.max_images) {
+      parts.push([]);
+      room = most;
+    }
+    parts.at(-1).push(file);
+    room -= size;
+  }
+  return parts;
+}
+
+function asForm(files) {
+  const form = new FormData();
+  // The bytes of a file decide what it is, not the type that the browser takes from its name.
+  for (const file of files) form.append("file", file.slice(0, file.size, "application/octet-stream"), "image");
+  return form;
 }

@@ -4,7 +4,7 @@ import { Problem, ask, useKey } from "./api.js";
 import { showOnlyDifferent, showPredictions, summary } from "./predictions.js";
 import { byId, inWords, make, methodName, plural } from "./dom.js";
 import { forgetBatches, noteBatch, showDrift } from "./drift.js";
-import { readFile } from "./files.js";
+import { isReadable, largestFile, readFiles } from "./files.js";
 import { showGroups, showLayer } from "./groups.js";
 
 const PAUSE = 150; // milliseconds without a change before the server is asked
@@ -12,10 +12,15 @@ const PAUSE = 150; // milliseconds without a change before the server is asked
 /** Every image: {name, data, label}, where the label is null unless it is a sample. */
 let images = [];
 let samples = [];
-let limits = { images: 64, bytes: Infinity };
+let limits = null; // of the server, as /v1/info and /v1/samples tell them
+let haveLimits; // ends the wait of files that came before them
+const loaded = new Promise((resolve) => {
+  haveLimits = resolve;
+});
 let seed = 0;
 let timer = 0; // of the pause; 0 while none runs
 let asking = false;
+let reading = 0; // how many times files are being read
 let changed = false; // since the server was asked
 
 function setImages(next) {
@@ -53,7 +58,7 @@ async function compare() {
     // Meanwhile images may have come or gone; a result that does not fit is not shown.
     if (wanted === images) show(result, wanted, severity);
   } catch (problem) {
-    await explain(problem, wanted);
+    explain(problem, soon);
   } finally {
     asking = false;
     if (changed) soon();
@@ -82,20 +87,16 @@ function showNothing() {
 }
 
 function showBusy() {
-  const busy = asking || (timer !== 0 && images.length > 0);
+  const busy = asking || reading > 0 || (timer !== 0 && images.length > 0);
   byId("busy").hidden = !busy;
   byId("results").setAttribute("aria-busy", busy);
 }
 
-/** Say what went wrong; images that the server cannot read are taken out, and the rest goes on. */
-async function explain(problem, wanted) {
+/** Say what went wrong, and offer to try again if that can help. */
+function explain(problem, again) {
   if (!(problem instanceof Problem)) throw problem;
-  if (problem.status === 401) return askForKey();
-  if (!problem.images.length) return warn(problem.message, { retry: problem.passing ? soon : null });
-  const bad = new Set(problem.images.map(({ index }) => wanted[index]));
-  const told = problem.images.map(({ name, message }) => `${name}: ${message.replace(/^image: /, "")}`);
-  warn(`${told.length === 1 ? "One file is" : `${told.length} files are`} left out. ${told.join(" ")}`);
-  setImages(images.filter((image) => !bad.has(image)));
+  if (problem.status === 401) askForKey();
+  else warn(problem.message, { retry: problem.passing ? again : null });
 }
 
 function warn(text, { retry = null } = {}) {
@@ -116,37 +117,51 @@ function askForKey() {
 }
 
 async function addFiles(files) {
+  await loaded;
   byId("alert").hidden = true;
-  const room = Math.max(0, limits.images - images.length);
-  const tooLarge = [...files].filter((file) => file.size > limits.bytes);
-  const fitting = [...files].filter((file) => file.size <= limits.bytes);
-  const refused = [];
-  if (tooLarge.length) {
-    const most = Math.floor(limits.bytes / 2 ** 20);
-    refused.push(`${tooLarge.map((file) => file.name).join(", ")}: larger than the ${most} MiB accepted.`);
+  const told = [];
+  const fitting = [];
+  const largest = largestFile(limits);
+  for (const file of files) {
+    if (file.size > largest) told.push(`${file.name}: larger than the ${mebibytes(largest)} that the server accepts.`);
+    else if (!(await isReadable(file))) told.push(`${file.name}: the browser cannot read this file.`);
+    else fitting.push(file);
   }
-  if (fitting.length > room) {
-    refused.push(`At most ${limits.images} images go into one batch; the last ${fitting.length - room} are left out.`);
+  reading += 1;
+  showBusy();
+  try {
+    const wanted = fitting.slice(0, Math.max(0, limits.images - images.length));
+    const { images: read, faults } = await readFiles(wanted, limits);
+    told.push(...faults);
+    const kept = fit(read);
+    const left = fitting.length - faults.length - kept.length;
+    if (left) told.push(`${mostImages()}; the last ${left} are left out.`);
+    if (told.length) warn(told.join(" "));
+    if (kept.length) setImages([...images, ...kept]);
+  } catch (problem) {
+    explain(problem, () => addFiles(files));
+  } finally {
+    reading -= 1;
+    showBusy();
   }
-  if (refused.length) warn(refused.join(" "));
-  const read = await Promise.all(fitting.slice(0, room).map(readOne));
-  const added = read.filter((image) => image !== null);
-  if (added.length) setImages([...images, ...added]);
 }
 
-async function readOne(file) {
-  try {
-    return { name: file.name, data: await readFile(file), label: null };
-  } catch {
-    warn(`${file.name}: the browser cannot read this file.`);
-    return null;
-  }
+/** The first of several images that fit into the batch. */
+function fit(added) {
+  const size = (some) => some.reduce((sum, { name, data }) => sum + data.length + 3 * name.length + 100, 1000);
+  let count = Math.min(added.length, Math.max(0, limits.images - images.length));
+  while (count > 0 && size([...images, ...added.slice(0, count)]) > limits.max_json_bytes) count -= 1;
+  return added.slice(0, count);
 }
+
+const mebibytes = (bytes) => `${Number((bytes / 2 ** 20).toPrecision(2))} MiB`;
+
+const mostImages = () => `At most ${limits.images} images (${mebibytes(limits.max_json_bytes)}) go into one batch`;
 
 function useSamples(wanted) {
   const others = images.filter((image) => !wanted.includes(image));
   const room = limits.images - others.length;
-  if (wanted.length > room) warn(`At most ${limits.images} images go into one batch.`);
+  if (wanted.length > room) warn(`${mostImages()}.`);
   setImages([...others, ...wanted.slice(0, Math.max(0, room))]);
 }
 
@@ -157,9 +172,11 @@ function toggleSample(sample) {
 
 async function load() {
   try {
-    const [offered, kinds] = await Promise.all([ask("v1/samples"), ask("v1/corruptions")]);
+    const [info, offered, kinds] = await Promise.all(["v1/info", "v1/samples", "v1/corruptions"].map((path) => ask(path)));
     byId("key").hidden = true;
     byId("alert").hidden = true;
+    limits = { ...info.limits, ...offered.limits };
+    haveLimits();
     prepare(offered, kinds);
   } catch (problem) {
     if (problem.status === 401) askForKey();
@@ -169,7 +186,6 @@ async function load() {
 
 function prepare(offered, kinds) {
   samples = offered.samples;
-  limits = offered.limits;
   byId("model").textContent = offered.model;
   byId("method").textContent = methodName(offered.method);
   byId("samples").replaceChildren(...samples.map(sampleButton));
@@ -189,7 +205,7 @@ function sampleButton(sample, index) {
 function listenToFiles() {
   const drop = byId("drop");
   byId("files").addEventListener("change", async (event) => {
-    await addFiles(event.target.files);
+    await addFiles([...event.target.files]);
     event.target.value = ""; // so that the same file can be chosen again
   });
   // Anywhere on the page, since a missed target would make the browser leave it.
@@ -206,7 +222,7 @@ function listenToFiles() {
     if (!dragsFiles(event)) return;
     event.preventDefault();
     drop.classList.remove("over");
-    addFiles(event.dataTransfer.files);
+    addFiles([...event.dataTransfer.files]);
   });
 }
 
