@@ -154,8 +154,12 @@ def test_a_request_gives_what_the_dataset_gives(files, expected, seen):
     assert found == expected[1].tolist()
 
 
-def test_the_page_gives_what_the_dataset_gives(files, expected, seen):
-    images = [{"name": path.name, "data": base64.b64encode(path.read_bytes()).decode()} for path in files]
+@pytest.mark.parametrize("through_page", [False, True])
+def test_the_page_gives_what_the_dataset_gives(files, expected, seen, through_page):
+    contents = [base64.b64encode(path.read_bytes()).decode() for path in files]
+    if through_page:  # it lets the server read the files, and sends the pixels from then on
+        contents = [image["data"] for image in post("/v1/preprocess", json={"images": contents})["images"]]
+    images = [{"name": path.name, "data": data} for path, data in zip(files, contents, strict=True)]
     reply = post("/v1/compare", json={"images": images, "severity": 0})
     unadapted, adapted = seen
     assert np.array_equal(unadapted, expected[0])

@@ -224,23 +224,23 @@ def test_photos_get_the_same_pixels_and_predictions_as_from_batch_prediction(pag
         assert [entry["confidence"] for entry in row["find"]["top"]] == sorted(probabilities)[:-6:-1]
 
 
-def test_files_are_sent_in_requests_that_the_server_accepts(chromium, photos, tmp_path):
+def test_files_are_sent_in_requests_that_the_server_accepts(chromium, photos, folder):
     sizes = {path.name: path.stat().st_size for path in photos.iterdir()}
     limit = sizes["a.jpg"] + sizes["c.jpg"] + 3000
-    large = tmp_path / "large.png"
+    large = folder / "large.png"
     large.write_bytes(bytes(limit))
     settings = Settings(max_body_mb=limit / 2**20, max_images=2, max_image_mb=(limit - 1) / 2**20)
     with page_server.serving(settings) as address, visitor(chromium) as page:
         sent = []
         page.tab.on("request", lambda request: sent.append(request) if "preprocess" in request.url else None)
         page.visit(address)
-        page.choose(*[photos / "c.jpg"] * 3, photos / "a.jpg", large)
-        page.settle(4)
-        assert page.texts(".prediction h3") == ["c.jpg"] * 3 + ["a.jpg"]
+        page.choose(*[photos / "c.jpg"] * 2, photos / "a.jpg", *[folder / "photo 0.jpg"] * 3, large)
+        page.settle(6)
+        assert page.texts(".prediction h3") == ["c.jpg", "c.jpg", "a.jpg", *["photo 0.jpg"] * 3]
         bodies = [int(request.all_headers()["content-length"]) for request in sent]
-        assert len(bodies) == 2
-        assert max(bodies) <= limit
-        assert sum(bodies) > 3 * sizes["c.jpg"] + sizes["a.jpg"]  # nothing was made smaller
+        assert sizes["a.jpg"] < sizes["c.jpg"] < bodies[0]  # nothing was made smaller
+        assert sizes["a.jpg"] + sizes["c.jpg"] < bodies[1] <= limit
+        assert len(bodies) == 4  # since two files are the most in one request, too
         assert "large.png: larger than the" in page.text("#alert-text")
 
 

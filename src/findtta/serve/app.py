@@ -32,7 +32,7 @@ from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Unavailable
 from findtta.serve.pages import Comparison, add_pages, compare_routes, png_url
 from findtta.serve.requests import (
-    CONTENT,
+    OPENAPI,
     Chunks,
     RequestError,
     bad_value,
@@ -53,16 +53,6 @@ _SECURITY = {
     "Referrer-Policy": "no-referrer",
 }
 _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_ERRORS = {
-    400: "The body is not what its Content-Type says",
-    401: "The API key is missing or wrong",
-    408: "The body arrived too slowly",
-    413: "The body is too large, or has too many images",
-    415: "The Content-Type is not accepted",
-    422: "An image cannot be read; 'images' says which",
-    503: "The queue is full, the server is stopping, or the model cannot be reached; see Retry-After",
-    504: "There was no prediction in time",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -231,13 +221,8 @@ class Frontend:
             redoc_url=None,
             exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), _refuse),
         )
-        responses: dict[int | str, dict[str, Any]] = {
-            200: {"description": "One entry for each image", "content": {"application/json": {}}},
-            **{status: {"description": meaning} for status, meaning in _ERRORS.items()},
-        }
-        body = {"requestBody": {"required": True, "content": CONTENT}}
-        for path, endpoint in {"/v1/predict": self.predict, "/v1/preprocess": self.preprocess}.items():
-            app.post(path, response_class=Response, responses=responses, openapi_extra=body)(endpoint)
+        app.post("/v1/predict", response_class=Response, openapi_extra=OPENAPI)(self.predict)
+        app.post("/v1/preprocess", response_class=Response, openapi_extra=OPENAPI)(self.preprocess)
         for path, endpoint in {"/v1/info": self.info, "/healthz": self.health, "/metrics": self.metrics}.items():
             app.get(path, response_class=Response)(endpoint)
         app.include_router(compare_routes(self._settings, comparison))

@@ -11,10 +11,11 @@ import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
@@ -25,8 +26,11 @@ from findtta.errors import FindTTAError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_array, read_image
 from findtta.serve.settings import Settings
 
-_IMAGE_FORMATS = ("jpeg", "png", "webp", "gif", "bmp", "tiff")
-FILE_TYPES = (*(f"image/{name}" for name in _IMAGE_FORMATS), "application/octet-stream", "application/x-npy")
+#: What OpenAPI says of requests with images; the media types in it are those that are accepted.
+OPENAPI = json.loads(Path(__file__).with_name("openapi.json").read_text(encoding="utf-8"))
+_JSON, _FORM = "application/json", "multipart/form-data"
+TYPES = tuple(OPENAPI["requestBody"]["content"])
+FILE_TYPES = tuple(kind for kind in TYPES if kind not in (_JSON, _FORM))
 _NPY_MAGIC = b"\x93NUMPY"
 _NPY_HEADER_BYTES = 4096  # far more than the header of an image needs
 _NPY_HEADER = re.compile(
@@ -74,19 +78,7 @@ class PredictRequest(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    images: Annotated[
-        list[Any], Field(description="base64 texts, data: URLs with base64, or nested lists of pixels")
-    ]
-
-
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-_FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _BINARY["schema"]}}}
-#: The media types that are accepted, and what OpenAPI says of each.
-CONTENT: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(FILE_TYPES, _BINARY),
-    "multipart/form-data": {"schema": _FILES},
-    "application/json": {"schema": PredictRequest.model_json_schema()},
-}
+    images: list[Any]
 
 
 def parse_json(kind: type[Body], body: bytes) -> Body:
@@ -126,7 +118,7 @@ async def reading(timeout_s: float) -> AsyncIterator[None]:
 
 def largest_body(headers: Headers, settings: Settings) -> int:
     """Return how many bytes a body may have; what is not declared as files may be JSON."""
-    are_files = _media_type(headers.get("content-type", "")) in (*FILE_TYPES, "multipart/form-data")
+    are_files = _media_type(headers.get("content-type", "")) in (*FILE_TYPES, _FORM)
     return settings.max_body_bytes if are_files else settings.max_json_bytes
 
 
@@ -138,13 +130,13 @@ async def receive(headers: Headers, chunks: Chunks, max_images: int) -> bytes | 
     """
     content_type = headers.get("content-type", "")
     kind = _media_type(content_type)
-    if kind not in CONTENT:
-        reason = f"Content-Type must be one of {', '.join(CONTENT)}, got {content_type[:100]!r}."
+    if kind not in TYPES:
+        reason = f"Content-Type must be one of {', '.join(TYPES)}, got {content_type[:100]!r}."
         raise RequestError(415, "unsupported_type", reason)
-    if kind == "multipart/form-data":
+    if kind == _FORM:
         return await _receive_files(headers, chunks, max_images)
     body = b"".join([chunk async for chunk in chunks])
-    return body if kind == "application/json" else [body]
+    return body if kind == _JSON else [body]
 
 
 class _FileParser(MultiPartParser):

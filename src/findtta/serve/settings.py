@@ -109,7 +109,7 @@ class Settings(PredictorSettings):
     @property
     def max_json_bytes(self) -> int:
         """The largest body that is JSON."""
-        return int(self.max_json_mb * MEBIBYTE)
+        return int(min(self.max_json_mb, self.max_body_mb) * MEBIBYTE)
 
     @property
     def max_pending_bytes(self) -> int:
