@@ -25,7 +25,6 @@ class _Entry(Generic[Item, Result]):
     items: Sequence[Item]
     results: asyncio.Future[Sequence[Result]]
     due: float
-    sent: bool = False
 
 
 class Batcher(Generic[Item, Result]):
@@ -65,7 +64,7 @@ class Batcher(Generic[Item, Result]):
         self._ahead = ahead
         self.size = 0
         self._waiting: deque[_Entry[Item, Result]] = deque()
-        self._batches: set[asyncio.Task[None]] = set()
+        self._batches: set[asyncio.Task[None] | None] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Result]:
@@ -79,8 +78,6 @@ class Batcher(Generic[Item, Result]):
             QueueFull: If there is no room; nothing was queued.
             TimeoutError: If the time is over; what was not sent yet never will be.
         """
-        if not items:
-            return []
         if len(items) > self._max_batch:
             raise InputError(f"items must be at most {self._max_batch}, the largest batch, got {len(items)}.")
         if self.size + len(items) > self._max_queue:
@@ -94,7 +91,7 @@ class Batcher(Generic[Item, Result]):
             async with asyncio.timeout(timeout_s):
                 return await entry.results
         finally:
-            if not entry.sent:  # timed out or cancelled
+            if entry in self._waiting:  # timed out or cancelled before it was sent
                 self._waiting.remove(entry)
                 self.size -= len(items)
                 self._send()  # the next ones may fit now
@@ -114,11 +111,9 @@ class Batcher(Generic[Item, Result]):
             if not is_full and loop.time() < due:
                 self._timer = loop.call_at(due, self._send)
                 return
-            for entry in entries:
-                entry.sent = True
+            for _ in entries:
                 self._waiting.popleft()
-            task = loop.create_task(self._finish(entries))
-            self._batches.add(task)
+            self._batches.add(loop.create_task(self._finish(entries)))
 
     def _next(self) -> tuple[list[_Entry[Item, Result]], bool]:
         """Return the requests of the next batch, and whether nothing more fits."""
@@ -148,9 +143,6 @@ class Batcher(Generic[Item, Result]):
                 if not entry.results.done():
                     entry.results.set_exception(error)
         finally:
-            for entry in entries:
-                entry.results.cancel()  # no effect on what is done
-            if (task := asyncio.current_task()) is not None:
-                self._batches.discard(task)
+            self._batches.discard(asyncio.current_task())
             self.size -= len(items)
             self._send()

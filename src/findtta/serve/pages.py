@@ -196,7 +196,7 @@ def sample_images() -> list[dict[str, str]]:
 
 
 def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
-    """Return the routes that the page asks: ``/v1/samples``, ``/v1/corruptions`` and ``/v1/compare``."""
+    """Return the routes that only the page asks: ``/v1/samples``, ``/v1/corruptions`` and ``/v1/compare``."""
     routes = APIRouter(tags=["compare"])
     places = asyncio.Semaphore(_MAX_WAITING)
 

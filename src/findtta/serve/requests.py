@@ -86,16 +86,15 @@ def parse_json(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        raise RequestError(400, "bad_json", f"the body must be JSON ({first['msg'][:200]}).")
-    if first["type"] == "too_long":
-        raise too_many_images(first["ctx"]["max_length"], first["ctx"]["actual_length"])
-    raise bad_value(first)
+        raise bad_value(error.errors(include_url=False)[0]) from error
 
 
 def bad_value(error: Mapping[str, Any]) -> RequestError:
     """Turn one of pydantic's errors into a refusal."""
+    if error["type"] == "json_invalid":
+        return RequestError(400, "bad_json", f"the body must be JSON ({error['msg'][:200]}).")
+    if error["type"] == "too_long":
+        return too_many_images(error["ctx"]["max_length"], error["ctx"]["actual_length"])
     if error["type"] == "value_error":
         return RequestError(422, "bad_value", str(error["ctx"]["error"]))
     where = ".".join(map(str, error["loc"])) or "body"
