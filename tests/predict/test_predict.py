@@ -12,7 +12,7 @@ from findtta.images import ImageLimits, Preprocessing
 from findtta.models import load
 from findtta.predict import RAY_FROM, Settings, predict
 from findtta.predict.compute import Batch, Reader, predict_batch
-from findtta.predict.sources import FileSource
+from findtta.predict.sources import Source
 from findtta.predictor import Predictions, PredictorSettings
 
 SMALL = {"batch_size": 4, "block_size": 8, "format": "jsonl"}
@@ -342,12 +342,12 @@ def test_a_full_disk_and_a_shrinking_input_are_errors_that_keep_finished_blocks(
     last = tmp_path / "out" / "predictions" / "block-0000002.jsonl"
     last.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("findtta.predict.output.atomic_write", full)
+        patch.setattr("findtta.predict.pipeline.atomic_write", full)
         with pytest.raises(InputError, match=r"block 2 cannot be written .*No space left"):
             predict(photos, tmp_path / "out", settings)
-    part = FileSource.part
+    part = Source.part
     with monkeypatch.context() as patch:
-        patch.setattr(FileSource, "part", lambda source, start, stop: part(source, start, stop - 1))
+        patch.setattr(Source, "part", lambda source, start, stop: part(source, start, stop - 1))
         with pytest.raises(InputError, match=r"became shorter .*blocks \[2\]"):
             predict(photos, tmp_path / "out", settings)
     again = predict(photos, tmp_path / "out", settings)

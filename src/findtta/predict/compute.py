@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ _READER_CPUS = 0.5
 Blocks = Iterable[tuple[int, Part]]
 #: One row of a table: of an output file the prediction for one image, or the reason why it could not be read.
 Record = dict[str, Any]
+#: The position of an image, its name, and its pixels when they have been read.
+_Read = tuple[int, str, Future[Pixels]]
 #: The number of the block and the records of each batch, in order; closing it stops what computes them.
 Predicted = Generator[tuple[int, list[Record]], None, None]
 
@@ -67,23 +69,21 @@ class Reader:
     def batches(self, part: Part, threads: int | None = None) -> Iterator[Batch]:
         """Read a part of the input, which begins where a batch begins, one batch ahead of what is asked for."""
         with ThreadPoolExecutor(threads or min(usable_cores(), _MOST_READERS)) as pool:
+            read = partial(
+                pool.submit, read_image, limits=self.limits, preprocessing=self.preprocess, name="image"
+            )
             entries = enumerate(part.entries(), part.start)
-            coming: list[tuple[int, str, Future[Pixels]]] = []
+            coming: list[_Read] = []
             while True:
                 ready = coming
                 chosen = itertools.islice(entries, self.batch_size)
-                coming = [(row, name, pool.submit(self._read, content)) for row, (name, content) in chosen]
+                coming = [(row, name, read(content)) for row, (name, content) in chosen]
                 if ready:
                     yield self._gather(ready)
                 if not coming:
                     return
 
-    def _read(self, content: bytes | Path | None) -> Pixels:
-        if content is None:
-            raise ImageError("empty", "image: there are neither bytes nor a path.")
-        return read_image(content, self.limits, self.preprocess, name="image")
-
-    def _gather(self, read: list[tuple[int, str, Future[Pixels]]]) -> Batch:
+    def _gather(self, read: list[_Read]) -> Batch:
         records: list[Record] = []
         images = []
         for row, name, future in read:
@@ -137,10 +137,25 @@ def compute_on_ray(
     follow is one batch. Ray may cut and join its own blocks between rows; batches stay what they are. The model
     of ``settings`` must be loaded; ``state`` is that of the adapted model after its warm-up, if it has one.
     """
+    data = require("ray.data", "ray", "the executor 'ray'")
+    arrow = require("pyarrow", "ray", "the executor 'ray'")
     cpus = (workers or 1) * (settings.threads + 1)
     with ray_session(settings.ray_address, num_cpus=cpus) as ray:
         workers = _workers(ray, workers, settings)
-        predicted = _pipeline(ray, blocks, settings, state, reader, workers)
+        # In Ray's object store, which spills to disk: the names of millions of images do not stay in this process.
+        rows = ([{"block": number, "content": pickle.dumps(part)}] for number, part in blocks)
+        dataset = data.from_arrow_refs([ray.put(arrow.Table.from_pylist(row)) for row in rows])
+        # Settings of this dataset, not of all datasets of the process.
+        dataset.context.enable_progress_bars = False
+        dataset.context.execution_options.preserve_order = True
+        batches = dataset.flat_map(_read, num_cpus=_READER_CPUS, fn_kwargs={"reader": reader})
+        predicted = batches.map(
+            _Worker,
+            fn_constructor_args=(ray.put((settings, state)),),
+            compute=data.ActorPoolStrategy(size=workers),
+            num_cpus=settings.threads,
+            num_gpus=1 if settings.on_gpu else None,
+        )
         try:
             with _quiet_console():
                 for row in predicted.iter_rows():
@@ -150,28 +165,6 @@ def compute_on_ray(
                 f"ray: workers failed ({first_line(error)}). Finished blocks are kept: run the same command again "
                 "to compute the rest."
             ) from error
-
-
-def _pipeline(
-    ray: Any, blocks: Blocks, settings: Settings, state: Mapping[str, Tensor] | None, reader: Reader, workers: int
-) -> Any:
-    """Lay out the pipeline; nothing is computed before its results are iterated over."""
-    data = require("ray.data", "ray", "the executor 'ray'")
-    arrow = require("pyarrow", "ray", "the executor 'ray'")
-    # In Ray's object store, which spills to disk: the names of millions of images do not stay in this process.
-    rows = ([{"block": number, "content": pickle.dumps(part)}] for number, part in blocks)
-    dataset = data.from_arrow_refs([ray.put(arrow.Table.from_pylist(row)) for row in rows])
-    # Settings of this dataset, not of all datasets of the process.
-    dataset.context.enable_progress_bars = False
-    dataset.context.execution_options.preserve_order = True
-    batches = dataset.flat_map(_read, num_cpus=_READER_CPUS, fn_kwargs={"reader": reader})
-    return batches.map(
-        _Worker,
-        fn_constructor_args=(ray.put((settings, state)),),
-        compute=data.ActorPoolStrategy(size=workers),
-        num_cpus=settings.threads,
-        num_gpus=1 if torch.device(settings.device).type == "cuda" else None,
-    )
 
 
 def _read(row: Record, reader: Reader) -> Iterator[Record]:
@@ -201,7 +194,7 @@ def _workers(ray: Any, workers: int | None, settings: Settings) -> int:
     there = ray.cluster_resources()
     # Reading takes cores as well, or there would never be something to predict.
     room = int(there.get("CPU", 0) - 1) // settings.threads
-    if torch.device(settings.device).type == "cuda":
+    if settings.on_gpu:
         room = min(room, int(there.get("GPU", 0)))
     workers = workers or max(room, 1)
     if workers > room:

@@ -6,9 +6,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import PIL
@@ -24,9 +23,6 @@ from findtta.predictor import Predictor, PredictorSettings
 
 #: From this number of images on, starting Ray pays off.
 RAY_FROM = 10_000
-
-#: How the files of each output format end.
-SUFFIXES: Mapping[str, str] = {"parquet": ".parquet", "jsonl": ".jsonl"}
 
 _BATCHES_PER_BLOCK = 16
 
@@ -55,17 +51,16 @@ class Settings(PredictorSettings):
     top: int | None = option(
         None, "store the K most probable classes of each image only", metavar="K", shown="all probabilities"
     )
-    format: str | None = option(
-        None, "format of the output files", choices=tuple(SUFFIXES), shown="parquet if pyarrow is installed"
+    format: Literal["parquet", "jsonl"] | None = option(
+        None, "format of the output files", shown="parquet if pyarrow is installed"
     )
     image_column: str = option(
         "image", "column of Parquet inputs with the images: bytes, paths, or structs of both"
     )
     threads: int = option(1, "CPU threads per worker; changes the predictions in the last bits")
-    executor: str | None = option(
+    executor: Literal["local", "ray"] | None = option(
         None,
         "where to compute: in this process, or on Ray",
-        choices=("local", "ray"),
         shown=f"ray from {RAY_FROM:,} images on, if it is installed",
     )
     workers: int | None = option(None, "number of Ray workers", shown="as many as there is room for")
@@ -78,7 +73,7 @@ class Settings(PredictorSettings):
         self.require_positive_int("batch_size", "threads")
         for name in ("block_size", "top", "workers"):
             self.unless_none(name, self.require_positive_int)
-        self.unless_none("format", lambda name: self.require_choice(name, *SUFFIXES))
+        self.unless_none("format", lambda name: self.require_choice(name, "parquet", "jsonl"))
         self.unless_none("executor", lambda name: self.require_choice(name, "local", "ray"))
         if self.block % self.batch_size:
             below = max(self.block // self.batch_size, 1) * self.batch_size
@@ -99,6 +94,11 @@ class Settings(PredictorSettings):
     def output_format(self) -> str:
         """The format of the output files."""
         return self.format or ("parquet" if installed("pyarrow") else "jsonl")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether each worker needs a GPU."""
+        return torch.device(self.device).type == "cuda"
 
     def execution(self, images: int) -> Execution:
         """Choose where to compute the predictions of the images that are left."""
@@ -121,8 +121,7 @@ class Settings(PredictorSettings):
         joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
         if joined or self.ray_address is not None or os.environ.get("RAY_ADDRESS"):
             return None
-        on_gpu = torch.device(self.device).type == "cuda"
-        return max(torch.cuda.device_count() if on_gpu else usable_cores() // self.threads, 1)
+        return max(torch.cuda.device_count() if self.on_gpu else usable_cores() // self.threads, 1)
 
     def identity(self, model: Classifier, predictor: Predictor) -> dict[str, Any]:
         """Return everything that determines a prediction besides the images, as plain values without paths."""
