@@ -71,9 +71,7 @@ class CollapseGuard(nn.Module):
         samples = counts.sum()
         uniform_entropy = math.log(max(2, len(counts)))
         few = (FEW_CLASSES_SHARE * samples.clamp_max(len(counts))).clamp_min(FEW_CLASSES_LEAST)
-        few_classes = (
-            effective_classes(counts) < few if len(counts) > 1 else counts.new_zeros((), dtype=torch.bool)
-        )
+        few_classes = (effective_classes(counts) < few) & (len(counts) > 1)
         certain = self.entropy_sum < ZERO_ENTROPY_SHARE * uniform_entropy * samples
         enough = samples >= ENOUGH_SAMPLES
         return few_classes & enough, certain & enough

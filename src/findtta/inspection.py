@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -173,18 +174,13 @@ def _first_layer_warnings(model: nn.Module, sites: list[NormSite], batch: Tensor
     if first is None:
         return
     seen: list[Tensor] = []
-    handle = first.module.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
-    training = {module: module.training for module in model.modules()}
     try:
-        model.eval()
+        probe = copy.deepcopy(model).eval()
+        probe.get_submodule(first.name).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         with torch.no_grad():
-            model(batch)
+            probe(batch)
     except Exception as error:  # whatever the model raises is what the user needs to read
         yield f"the model could not run on the batch: {type(error).__name__}: {error}"
-    finally:
-        handle.remove()
-        for module, mode in training.items():
-            module.training = mode
     if seen:
         source = first.module.running_mean, first.module.running_var
         test = batch_moments(*instance_moments(seen[0]))

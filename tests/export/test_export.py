@@ -14,9 +14,9 @@ from torch import nn
 import findtta
 from findtta import export
 from findtta.errors import InputError, MissingExtraError, OptionError
-from findtta.export.checking import TOLERANCE, BatchCheck, difference_of, lost_similarity, random_images, replay
-from findtta.export.description import Description
+from findtta.export.checking import TOLERANCE, BatchCheck, Replay, difference_of, lost_similarity, random_images
 from findtta.export.files import refuse_training_batch_norm
+from findtta.export.runtimes import Description
 from findtta.export.tracing import neighbour_nodes
 from findtta.functional import first_neighbours
 from nets import ActivatedNorm, close, conv, filled, images, randn, stream, tiny
@@ -323,7 +323,7 @@ def test_a_forced_near_tie_is_traced(find_file):
     runtime = export.load(path, threads=1)
     batch = images(1).expand(24, -1, -1, -1) + 1e-6 * randn(24, 3, 8, 8)
     logits, neighbours = runtime.run_with_neighbours(batch.numpy())
-    repeated = replay(model, batch, neighbours)
+    repeated = Replay(model, batch, neighbours)
     assert repeated.margin <= 1e-6
     assert close(repeated.logits, torch.from_numpy(logits), 1e-4)
     assert export.check(runtime, model, batch, batch_sizes=(24,)).passed
@@ -332,15 +332,15 @@ def test_a_forced_near_tie_is_traced(find_file):
 def test_replay_needs_the_right_number_of_choices(find_file):
     model, path = find_file
     _, neighbours = export.load(path, threads=1).run_with_neighbours(images(6).numpy())
-    assert replay(model, images(6), neighbours[:-1]) is None
-    assert replay(model, images(6), neighbours).choices == 0
+    assert not Replay(model, images(6), neighbours[:-1]).complete
+    assert Replay(model, images(6), neighbours).choices == 0
 
 
 def test_wrong_neighbours_have_a_large_margin(find_file):
     model, path = find_file
     _, neighbours = export.load(path, threads=1).run_with_neighbours(images(6).numpy())
     wrong = [(chosen + 1) % 6 for chosen in neighbours]
-    repeated = replay(model, images(6), wrong)
+    repeated = Replay(model, images(6), wrong)
     assert repeated.choices > 0
     assert repeated.margin > 1e-3
 
@@ -389,16 +389,14 @@ def test_random_images_are_reproducible_and_in_range():
 
 
 def test_files_of_the_first_version_can_be_described():
-    described = Description.of(adapted("tbn"), images(2), max_batch=8, opset=None, neighbours=())
+    described = Description.of(adapted("tbn"), images(2), max_batch=8, neighbours=())
     written = described.to_json()
     written["largest_batch"] = written.pop("max_batch")
     assert Description.from_json(written) == described
 
 
 def test_infinite_options_are_written_as_text():
-    described = Description.of(
-        adapted("iabn", k=math.inf), images(2), max_batch=8, opset=None, neighbours=("a", "b")
-    )
+    described = Description.of(adapted("iabn", k=math.inf), images(2), max_batch=8, neighbours=("a", "b"))
     assert described.options["k"] == "inf"
     assert Description.from_json(described.to_json()) == described
     assert "Infinity" not in "".join(described.to_json().values())

@@ -19,7 +19,7 @@ from findtta.api import adapt
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
 from findtta.models.open import is_own, load_module, preprocessing_of
-from findtta.options import option, require_int
+from findtta.options import option
 from findtta.predictor import PredictorSettings
 
 BATCH_SIZE = 64
@@ -45,17 +45,12 @@ class ExportSettings(PredictorSettings):
             raise OptionError(f"--output must end in .onnx or .pt2, got {str(self.output)!r}.")
         if self.opset is not None and self.output.suffix != ".onnx":
             raise OptionError(f"--opset is for .onnx files, but --output is {self.output.name!r}.")
-        if self.threads is not None:
-            require_int("--threads", self.threads)
+        self.unless_none("threads", self.require_positive_int)
 
 
-#: Options with a flag; images come from --data or are random, so how files are resized does not matter.
-_FLAGS = {field.name for field in dataclasses.fields(ExportSettings)} - {
-    "output",
-    "device",
-    "crop",
-    "interpolation",
-}
+# Images come from --data or are random, so how files are resized does not matter.
+_WITHOUT_FLAG = {"output", "device", "crop", "interpolation"}
+_FLAGS = {field.name for field in dataclasses.fields(ExportSettings)} - _WITHOUT_FLAG
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,16 +94,9 @@ def _export(settings: ExportSettings) -> export.Check:
         example = images[:2]
     else:
         example = torch.zeros(2, 3, *preprocessing_of(model, settings.image_size).size)
-    if settings.output.suffix == ".pt2":
-        return export.pt2(adapted, example, settings.output, images=images, max_batch=settings.max_batch)
-    return export.onnx(
-        adapted,
-        example,
-        settings.output,
-        images=images,
-        max_batch=settings.max_batch,
-        opset=settings.opset or export.OPSET,
-    )
+    kind = {} if settings.opset is None else {"opset": settings.opset}
+    write = export.pt2 if settings.output.suffix == ".pt2" else export.onnx
+    return write(adapted, example, settings.output, images=images, max_batch=settings.max_batch, **kind)
 
 
 def _load(settings: ExportSettings) -> nn.Module:
@@ -126,8 +114,5 @@ def _batches(data: str, options: Mapping[str, Any], count: int) -> list[Tensor]:
 
     dataset = load(data, **options).pick()
     stream = streams.make("crossmix", dataset, batch_size=BATCH_SIZE)
-    batches = []
-    for batch in itertools.islice(stream, count):
-        images, _ = dataset.batch(batch.domain_ids, batch.rows)
-        batches.append(to_input(images).contiguous())
-    return batches
+    chosen = (dataset.batch(batch.domain_ids, batch.rows) for batch in itertools.islice(stream, count))
+    return [to_input(images).contiguous() for images, _ in chosen]

@@ -1,9 +1,8 @@
 """Adapted models as files that run without this package: ONNX and torch.export."""
 
 from findtta.export.checking import BATCH_SIZES, BatchCheck, Check, check
-from findtta.export.description import Description, describe
 from findtta.export.files import OPSET, onnx, pt2
-from findtta.export.runtimes import Runtime, load
+from findtta.export.runtimes import Description, Runtime, describe, load
 from findtta.export.tracing import MAX_BATCH, ExportError, program
 
 __all__ = [

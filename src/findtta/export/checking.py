@@ -12,10 +12,9 @@ import copy
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -78,7 +77,7 @@ class Check:
     @property
     def passed(self) -> bool:
         """Whether the file computes what the model computes, but for near-ties of first neighbours."""
-        return all(batch.equal or batch.traced_to_ties for batch in self.batches)
+        return all(batch.verdict != "DIFFERENT" for batch in self.batches)
 
     def __str__(self) -> str:
         header = ("images", "batch", "difference", "labels changed", "near-ties", "same neighbours", "verdict")
@@ -119,7 +118,7 @@ def check(
         The outcome; ``.passed`` says whether file and model agree.
     """
     runtime = exported if isinstance(exported, Runtime) else load(exported)
-    model = copy.deepcopy(require_exportable(adapted))
+    model = copy.deepcopy(require_exportable(adapted)).cpu()
     sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.max_batch]
     if not sizes:
         raise InputError(
@@ -137,20 +136,17 @@ def check(
 
 def compare(runtime: Runtime, model: Adapted, kind: str, images: Tensor) -> BatchCheck:
     """Run one batch in both, and trace a difference to near-ties if there is one."""
-    like = next((tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()), None)
-    batch = images.to(getattr(torch, runtime.description.dtype))
-    on_device = batch if like is None else batch.to(like.device)
-    expected = model(on_device).cpu()
+    batch = images.to("cpu", getattr(torch, runtime.description.dtype))
     got = torch.from_numpy(runtime(batch.numpy()))
-    difference, changed = difference_of(expected, got)
-    if difference <= TOLERANCE and not changed:
-        return BatchCheck(kind, len(batch), difference, changed)
+    outcome = BatchCheck(kind, len(batch), *difference_of(model(batch), got))
+    if outcome.equal:
+        return outcome
     logits, neighbours = runtime.run_with_neighbours(batch.numpy())
-    repeated = replay(model, on_device, neighbours)
-    if repeated is None or difference_of(got, torch.from_numpy(logits))[0] > TOLERANCE:
-        return BatchCheck(kind, len(batch), difference, changed)
-    left, _ = difference_of(repeated.logits.cpu(), got)
-    return BatchCheck(kind, len(batch), difference, changed, repeated.choices, repeated.margin, left)
+    repeated = Replay(model, batch, neighbours)
+    if not repeated.complete or difference_of(got, torch.from_numpy(logits))[0] > TOLERANCE:
+        return outcome
+    left, _ = difference_of(repeated.logits, got)
+    return replace(outcome, near_ties=repeated.choices, margin=repeated.margin, same_neighbours=left)
 
 
 def difference_of(expected: Tensor, got: Tensor) -> tuple[float, int]:
@@ -174,34 +170,26 @@ def random_images(count: int, shape: Sequence[int], seed: int) -> Tensor:
     return (level + contrast * (torch.rand((count, *shape), generator=generator) - 0.5)).clamp(0, 1)
 
 
-def replay(adapted: Adapted, images: Tensor, neighbours: Sequence[Array]) -> Replay | None:
-    """Run a copy of the model with given first neighbours, in the order in which layers are called.
-
-    Returns None if the model does not need as many.
-    """
-    model = copy.deepcopy(adapted)
-    replayed = Replay([torch.from_numpy(np.asarray(chosen)).to(images.device) for chosen in neighbours])
-    for _, layer in model.layers():
-        if isinstance(layer, FABN) and layer.partition is partition:
-            layer.partition = replayed
-    replayed.logits = model(images)
-    return replayed if replayed.calls == len(neighbours) else None
-
-
 class Replay:
-    """An adapted model run with the first neighbours of another runtime; stands in for the partition of layers."""
+    """A copy of an adapted model, run with given first neighbours, in the order in which layers are called."""
 
-    logits: Tensor
-
-    def __init__(self, neighbours: Sequence[Tensor]) -> None:
-        self.neighbours = neighbours
+    def __init__(self, adapted: Adapted, images: Tensor, neighbours: Sequence[Array]) -> None:
+        self.neighbours = [torch.from_numpy(chosen) for chosen in neighbours]
         self.calls = 0
         #: How many samples, over all layers, have another first neighbour in the model itself.
         self.choices = 0
         #: How much more similar than the chosen neighbour the nearest is at most (cosine, float64).
         self.margin = 0.0
+        model = copy.deepcopy(adapted)
+        for _, layer in model.layers():
+            if isinstance(layer, FABN) and layer.partition is partition:
+                layer.partition = self
+        self.logits: Tensor = model(images)
+        #: Whether the layers of the model needed as many neighbours as were given.
+        self.complete = self.calls == len(neighbours)
 
     def __call__(self, features: Tensor) -> Tensor:
+        """Split a batch into groups, in place of ``partition``."""
         fits = self.calls < len(self.neighbours) and len(self.neighbours[self.calls]) == len(features)
         chosen = self.neighbours[self.calls] if fits else first_neighbours(features)
         self.calls += 1
@@ -224,7 +212,7 @@ def lost_similarity(features: Tensor, chosen: Tensor) -> float:
     similarity = (unit @ unit.T).masked_fill(~allowed, -torch.inf)
     best = similarity.amax(1)
     got = similarity.gather(1, chosen[:, None])[:, 0]
-    index = torch.arange(len(chosen), device=chosen.device)
+    index = torch.arange(len(chosen))
     # A sample without any other points at itself.
     lost = torch.where(best.isinf(), torch.where(chosen == index, 0.0, torch.inf), best - got)
     return float(lost.max())

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ import findtta
 from findtta._io import atomic_write
 from findtta.errors import OptionError
 from findtta.export.checking import TOLERANCE, Check, check
-from findtta.export.description import PREFIX, PT2_ENTRY, Description, require_export_extra
-from findtta.export.runtimes import open_described
+from findtta.export.runtimes import PREFIX, PT2_ENTRY, Description, open_described, require_export_extra
 from findtta.export.tracing import (
     MAX_BATCH,
     ExportError,
     first_line,
     neighbour_nodes,
     program,
+    quiet_torch,
     require_exportable,
 )
 from findtta.options import require_int
@@ -63,20 +62,7 @@ def onnx(
     require_int("opset", opset, OPSETS[0], OPSETS[-1])
     for module in ("onnx", "onnxscript", "onnxruntime"):
         require_export_extra(module)
-
-    def serialize(traced: ExportedProgram) -> tuple[Description, bytes]:
-        written = _to_onnx(traced, opset)
-        # The values that hold first neighbours; none if they cannot be told from others.
-        values = tuple(node.output[0] for node in written.graph.node if node.op_type == "ArgMax")
-        neighbours = values if len(values) == len(neighbour_nodes(traced)) else ()
-        description = Description.of(adapted, example, max_batch=max_batch, opset=opset, neighbours=neighbours)
-        for name, value in description.to_json().items():
-            written.metadata_props.add(key=PREFIX + name, value=value)
-        require_export_extra("onnx").checker.check_model(written)
-        refuse_training_batch_norm(written)
-        return description, written.SerializeToString()
-
-    return _write(adapted, example, path, ".onnx", images, max_batch, serialize)
+    return _write(adapted, example, path, images, max_batch, opset)
 
 
 def pt2(
@@ -91,29 +77,20 @@ def pt2(
 
     Arguments, result and errors are those of :func:`onnx`; ``path`` ends in ``.pt2``.
     """
-
-    def serialize(traced: ExportedProgram) -> tuple[Description, bytes]:
-        neighbours = neighbour_nodes(traced)
-        description = Description.of(adapted, example, max_batch=max_batch, opset=None, neighbours=neighbours)
-        # torch insists on the suffix, which a file that is being written does not have: to memory first.
-        memory = io.BytesIO()
-        torch.export.save(traced, memory, extra_files={PT2_ENTRY: json.dumps(description.to_json())})
-        return description, memory.getvalue()
-
-    return _write(adapted, example, path, ".pt2", images, max_batch, serialize)
+    return _write(adapted, example, path, images, max_batch, None)
 
 
 def _write(
     adapted: nn.Module,
     example: Tensor,
     path: str | Path,
-    suffix: str,
     images: Tensor | None,
     max_batch: int,
-    serialize: Callable[[ExportedProgram], tuple[Description, bytes]],
+    opset: int | None,
 ) -> Check:
-    """Trace, write and check; what is written is kept only if it passes."""
+    """Trace, write and check; what is written, a ``.pt2`` file without an opset, is kept only if it passes."""
     path = Path(path)
+    suffix = ".pt2" if opset is None else ".onnx"
     if path.suffix != suffix:
         raise OptionError(f"path must end in {suffix}, got {str(path)!r}.")
     if not path.parent.is_dir():
@@ -124,7 +101,24 @@ def _write(
             "float32, and convert the convolutions of the file."
         )
     model = require_exportable(adapted)
-    description, content = serialize(program(model, example, max_batch=max_batch))
+    traced = program(model, example, max_batch=max_batch)
+    description = Description.of(model, example, max_batch=max_batch, neighbours=neighbour_nodes(traced))
+    if opset is None:
+        # torch insists on the suffix, which a file that is being written does not have: to memory first.
+        memory = io.BytesIO()
+        torch.export.save(traced, memory, extra_files={PT2_ENTRY: json.dumps(description.to_json())})
+        content = memory.getvalue()
+    else:
+        written = _to_onnx(traced, opset)
+        # The values that hold first neighbours; none if they cannot be told from others.
+        values = tuple(node.output[0] for node in written.graph.node if node.op_type == "ArgMax")
+        neighbours = values if len(values) == len(description.neighbours) else ()
+        description = dataclasses.replace(description, opset=opset, neighbours=neighbours)
+        for name, value in description.to_json().items():
+            written.metadata_props.add(key=PREFIX + name, value=value)
+        require_export_extra("onnx").checker.check_model(written)
+        refuse_training_batch_norm(written)
+        content = written.SerializeToString()
     with atomic_write(path) as partial:
         partial.write_bytes(content)
         outcome = check(open_described(partial, description, torch.get_num_threads()), model, images)
@@ -147,10 +141,8 @@ def refuse_training_batch_norm(written: Any) -> None:
 
 def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     try:
-        # torch prints its progress, and warns about itself.
-        with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            converted = torch.onnx.export(
+        with quiet_torch(), contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+            converted: Any = torch.onnx.export(
                 traced,
                 dynamo=True,
                 opset_version=opset,
@@ -160,18 +152,11 @@ def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
             )
     except Exception as error:  # whatever torch raises, there is no file
         raise ExportError(f"torch.onnx cannot write the graph: {first_line(error.__cause__ or error)}") from error
-    if converted is None:
-        raise ExportError("torch.onnx returned no graph.")
     written = converted.model_proto
     got = next(entry.version for entry in written.opset_import if not entry.domain)
     if got != opset:
         raise ExportError(f"opset {opset} was asked for, but torch.onnx wrote {got}: ask for another.")
-    _forget_origin(written)
-    return written
-
-
-def _forget_origin(written: Any) -> None:
-    """Remove what torch records about each node: half of the file, with paths of this machine in it."""
+    # What torch records about each node is half of the file, with paths of this machine in it.
     written.producer_name, written.producer_version = "findtta", findtta.__version__
     del written.metadata_props[:]
     graph = written.graph
@@ -181,3 +166,4 @@ def _forget_origin(written: Any) -> None:
     del graph.value_info[:]
     for node in graph.node:
         node.doc_string = ""
+    return written

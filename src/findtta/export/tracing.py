@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
 import warnings
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +77,7 @@ def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) 
     copied = copy.deepcopy(model).requires_grad_(False)
     _fit_jumps(copied, example, max_batch)
     try:
-        # Without gradients from the start, or the whole graph would lie in a subgraph that turns them off.
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of torch, about itself
+        with quiet_torch():
             traced = torch.export.export(
                 _OneInput(copied),
                 (example,),
@@ -100,6 +100,14 @@ def neighbour_nodes(traced: ExportedProgram) -> tuple[str, ...]:
 
     argmax = torch.ops.aten.argmax.default
     return tuple(node.name for node in traced.graph.nodes if node.target is argmax and is_inside_layer(node))
+
+
+@contextlib.contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Silence what torch warns about itself, without gradients: tracing would put their switch into the graph."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def first_line(error: BaseException) -> str:

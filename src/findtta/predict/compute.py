@@ -69,15 +69,13 @@ class Reader:
     def batches(self, part: Part, threads: int | None = None) -> Iterator[Batch]:
         """Read a part of the input, which begins where a batch begins, one batch ahead of what is asked for."""
         with ThreadPoolExecutor(threads or min(usable_cores(), _MOST_READERS)) as pool:
-            read = partial(
-                pool.submit, read_image, limits=self.limits, preprocessing=self.preprocess, name="image"
-            )
+            read = partial(read_image, limits=self.limits, preprocessing=self.preprocess, name="image")
             entries = enumerate(part.entries(), part.start)
             coming: list[_Read] = []
             while True:
                 ready = coming
                 chosen = itertools.islice(entries, self.batch_size)
-                coming = [(row, name, read(content)) for row, (name, content) in chosen]
+                coming = [(row, name, pool.submit(read, content)) for row, (name, content) in chosen]
                 if ready:
                     yield self._gather(ready)
                 if not coming:
@@ -119,13 +117,6 @@ def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> list[R
         record["group"] = rows[groups[sample]] if groups[sample] >= 0 else None
         record["drift"] = drift[sample]
     return [finite(record) for record in batch.records]
-
-
-def compute_here(blocks: Blocks, settings: Settings, predictor: Predictor, reader: Reader) -> Predicted:
-    """Compute blocks in this process."""
-    for block, part in blocks:
-        for batch in reader.batches(part):
-            yield block, predict_batch(predictor, batch, settings.top)
 
 
 def compute_on_ray(

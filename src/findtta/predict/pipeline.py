@@ -18,7 +18,7 @@ from findtta._extras import require
 from findtta._io import UNFINISHED, atomic_write, write_file, write_parquet
 from findtta._processes import torch_threads
 from findtta.errors import InputError, OptionError
-from findtta.predict.compute import Predicted, Reader, Record, compute_here, compute_on_ray
+from findtta.predict.compute import Predicted, Reader, Record, compute_on_ray, predict_batch
 from findtta.predict.settings import Execution, Settings
 from findtta.predict.sources import Source, open_source
 from findtta.predictor import Predictor
@@ -109,7 +109,8 @@ def predict(
             if execution.executor == "ray":
                 predicted = compute_on_ray(parts, settings, state, reader, execution.workers)
             else:
-                predicted = compute_here(parts, settings, predictor, reader)
+                batches = ((block, batch) for block, part in parts for batch in reader.batches(part))
+                predicted = ((block, predict_batch(predictor, batch, settings.top)) for block, batch in batches)
             with contextlib.closing(predicted):  # stops Ray, if it was started, whatever happens here
                 _write_blocks(predicted, out, todo, len(images), progress)
         return Summary(
