@@ -36,35 +36,33 @@ class Collapse:
 class CollapseGuard(nn.Module):
     """Running statistics of predictions, and when they began to look collapsed."""
 
-    counts: Tensor | None
-    entropy_sum: Tensor
-    began: Tensor
-
     def __init__(self) -> None:
         super().__init__()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
         self.batches = 0
         # How many classes there are is known with the first batch, so the state is not saved as
         # buffers, whose shapes would have to be known before, but as extra state.
-        self.register_buffer("counts", None, persistent=False)
-        self.register_buffer("entropy_sum", torch.zeros(()), persistent=False)
-        self.register_buffer("began", torch.full((), -1), persistent=False)
+        self.counts: Tensor | None = None
+        self.entropy_sum = torch.zeros(())
+        self.began = torch.full((), -1)
 
     @torch.no_grad()
     def observe(self, logits: Tensor) -> None:
         """Add the predictions for one batch, ``(B, K)``; nothing waits for the device."""
+        device = logits.device
         usable = logits.isfinite().all(1)
-        classes = torch.arange(logits.shape[1], device=logits.device)
+        classes = torch.arange(logits.shape[1], device=device)
         predicted = (logits.argmax(1, keepdim=True) == classes) & usable[:, None]
         entropy = torch.where(usable, softmax_entropy(logits), 0).sum().float()
-        if self.counts is None:
-            self.counts = torch.zeros(len(classes), device=logits.device)
-            self.entropy_sum = self.entropy_sum.to(logits.device)
-            self.began = self.began.to(logits.device)
-        self.counts.mul_(MEMORY).add_(predicted.sum(0))
-        self.entropy_sum.mul_(MEMORY).add_(entropy)
+        counts = torch.zeros(len(classes)) if self.counts is None else self.counts
+        self.counts = MEMORY * counts.to(device) + predicted.sum(0)
+        self.entropy_sum = MEMORY * self.entropy_sum.to(device) + entropy
         few_classes, certain = self._symptoms(self.counts)
-        began = torch.where(self.began < 0, self.batches, self.began)
-        self.began.copy_(torch.where(few_classes | certain, began, -1))
+        began = self.began.to(device)
+        self.began = torch.where(few_classes | certain, torch.where(began < 0, self.batches, began), -1)
         self.batches += 1
 
     def _symptoms(self, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,20 +87,12 @@ class CollapseGuard(nn.Module):
             reason = f"the entropy of the predictions is near zero: {mean:.2g} on average"
         return Collapse(int(self.began), reason)
 
-    def reset(self) -> None:
-        """Forget all batches."""
-        self.batches = 0
-        self.counts = None
-        self.entropy_sum.zero_()
-        self.began.fill_(-1)
-
     def get_extra_state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("batches", "counts", "entropy_sum", "began")}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        device = self.began.device
         for name, value in state.items():
-            setattr(self, name, value.to(device, copy=True) if isinstance(value, Tensor) else value)
+            setattr(self, name, value)
 
 
 def effective_classes(counts: Tensor) -> Tensor:

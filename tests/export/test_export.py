@@ -313,7 +313,7 @@ def test_check_notices_another_model(find_file):
     assert "DIFFERENT" in str(outcome)
     with pytest.raises(InputError, match="batch_sizes"):
         export.check(path, find_file[0], batch_sizes=(5000,))
-    with pytest.raises(InputError, match="images must be of shape"):
+    with pytest.raises(InputError, match="images must be floats of shape"):
         export.check(path, find_file[0], images(4, size=9))
 
 

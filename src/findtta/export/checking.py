@@ -9,7 +9,6 @@ the most similar sample up to rounding.
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -125,13 +124,10 @@ def check(
             f"batch_sizes must name a size from 1 to {runtime.description.max_batch}, got {batch_sizes!r}."
         )
     shape = runtime.description.input_shape
-    if images is not None and tuple(images.shape[1:]) != shape:
-        raise InputError(
-            f"images must be of shape (batch, {', '.join(map(str, shape))}), got {tuple(images.shape)}."
-        )
-    drawn = (("random", random_images(size, shape, seed + size)) for size in sizes)
-    given = (("given", images[:size]) for size in sizes if images is not None and size <= len(images))
-    return Check(tuple(compare(runtime, model, kind, batch) for kind, batch in itertools.chain(drawn, given)))
+    checks = [compare(runtime, model, "random", random_images(size, shape, seed + size)) for size in sizes]
+    if images is not None:
+        checks += [compare(runtime, model, "given", images[:size]) for size in sizes if size <= len(images)]
+    return Check(tuple(checks))
 
 
 def compare(runtime: Runtime, model: Adapted, kind: str, images: Tensor) -> BatchCheck:
