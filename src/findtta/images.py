@@ -165,7 +165,16 @@ def _opened(
 
 
 def _open_file(source: Path | bytes, limits: ImageLimits, whole: bool) -> IO[bytes]:
-    size = len(source) if isinstance(source, bytes) else _size_of_file(source)
+    if isinstance(source, bytes):
+        size = len(source)
+    else:
+        try:
+            status = source.stat()
+        except ValueError:  # a null byte in the name
+            raise ImageError("unreadable", "image: a file cannot have this name.") from None
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
+            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
+        size = status.st_size
     if size > limits.max_bytes:
         raise ImageError(
             "too_many_bytes", f"image: {size:,} bytes, and at most {limits.max_bytes:,} are accepted."
@@ -182,16 +191,6 @@ def _open_file(source: Path | bytes, limits: ImageLimits, whole: bool) -> IO[byt
     if len(content) > size:
         raise ImageError("too_many_bytes", f"image: the file grew beyond its {size:,} bytes while it was read.")
     return io.BytesIO(content)
-
-
-def _size_of_file(path: Path) -> int:
-    try:
-        status = path.stat()
-    except ValueError:  # a null byte in the name
-        raise ImageError("unreadable", "image: a file cannot have this name.") from None
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
-        raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
-    return status.st_size
 
 
 def _require_pixels(width: int, height: int, limits: ImageLimits) -> None:

@@ -143,8 +143,10 @@ def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     for axis in axes[len(panels) :]:
         axis.remove()
     if handles:
-        where, columns = ("outside right upper", 1) if crowded else ("outside lower center", 4)
-        figure.legend(handles.values(), handles.keys(), frameon=False, loc=where, ncols=columns)
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 4}
+        if crowded:
+            place = {"loc": "outside right upper"}
+        figure.legend(handles.values(), handles.keys(), frameon=False, **place)
 
 
 def draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class ModelCard:
     @classmethod
     def from_json(cls, text: str) -> ModelCard:
         """Return the card written by ``to_json``."""
-        fields = json.loads(text).items()
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields})
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields | {name: tuple(value) for name, value in fields.items() if isinstance(value, list)})
 
 
 class Classifier(nn.Module):

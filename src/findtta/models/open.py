@@ -74,7 +74,12 @@ def load(
     if card is not None:
         built = model.card
         side = card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size
-        changed = {"mean": built.mean, "std": built.std, "input_size": built.input_size, "image_size": side}
+        changed: dict[str, Any] = {
+            "mean": built.mean,
+            "std": built.std,
+            "input_size": built.input_size,
+            "image_size": side,
+        }
         model.card = dataclasses.replace(card, **changed)
     return model.eval()
 
