@@ -80,7 +80,17 @@ class Outcome:
 
 
 def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ignore) -> Outcome:
-    """Run the methods on the streams, with so many images per corruption; what is stored is not run again."""
+    """Run the methods on the streams; what is stored already is not run again.
+
+    Args:
+        store: Where the results are stored.
+        seed: The seed of the streams.
+        images: Images per corruption.
+        watch: Called while a run is computed.
+
+    Returns:
+        Accuracies and times.
+    """
     planner = Planner()
     shared: dict[str, Any] = {"seed": seed, "data_options": {"count": images}}
     specs = [RunSpec(method=method, stream=stream, **shared) for stream in STREAMS for method in METHODS]
