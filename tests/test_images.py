@@ -348,6 +348,29 @@ def test_files_are_read_and_prepared_and_named_in_errors(tmp_path):
         image_size(b"no", name="row 3")
 
 
+class Endless(io.RawIOBase):
+    """A file that grows faster than it can be read."""
+
+    def __init__(self):
+        self.given = 0
+
+    def read(self, size=-1):
+        assert size >= 0, "it has no end"
+        self.given += size
+        return bytes(size)
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    path, endless = tmp_path / "image.png", Endless()
+    path.write_bytes(encoded(PIXELS))
+    size = path.stat().st_size
+    monkeypatch.setattr(type(path), "open", lambda self, mode: endless)
+    with pytest.raises(ImageError, match=r"image\.png: .* grew") as caught:
+        read_image(path, ImageLimits(max_bytes=size))
+    assert caught.value.code == "too_many_bytes"
+    assert endless.given == size + 1
+
+
 def test_sizes_are_upright_and_survive_broken_exif_data():
     assert image_size(encoded(PIXELS)) == (4, 5)
     assert image_size(encoded(PIXELS, "JPEG", exif=ROTATED)) == (5, 4)

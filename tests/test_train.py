@@ -89,7 +89,7 @@ def test_a_few_steps_learn_something():
     optimizer = _optimizer(model, recipe)
 
     rows = np.arange(32)
-    losses = [_step(model, optimizer, source, 0, rows, recipe, 0.1, "cpu").item() for _ in range(12)]
+    losses = [_step(model, optimizer, *source.batch(0, rows), recipe, 0.1).item() for _ in range(12)]
     assert losses[-1] < 0.8 * losses[0]
 
 

@@ -1,6 +1,7 @@
 """Test-time adaptation of any PyTorch model with BatchNorm: FIND, and the methods it is measured against."""
 
-import importlib
+import importlib.util
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0.dev0"
@@ -17,27 +18,6 @@ _HOME = {
     "option": "findtta.options",
     "unwrap": "findtta.api",
 }
-_MODULES = frozenset(
-    {
-        "bench",
-        "data",
-        "demo",
-        "errors",
-        "export",
-        "functional",
-        "images",
-        "models",
-        "options",
-        "paper",
-        "partitioners",
-        "predict",
-        "predictor",
-        "report",
-        "serve",
-        "streams",
-        "train",
-    }
-)
 
 if TYPE_CHECKING:
     from findtta import functional
@@ -51,17 +31,17 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"findtta.{name}")
     if name in _HOME:
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value
+    if importlib.util.find_spec(f"findtta.{name}"):
+        return importlib.import_module(f"findtta.{name}")
     raise AttributeError(f"module 'findtta' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
+    return sorted({*globals(), *_HOME, *(module.name for module in pkgutil.iter_modules(__path__))})
 
 
 __all__ = [

@@ -18,19 +18,7 @@ def installed(module: str) -> bool:
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional dependency.
-
-    Args:
-        module: The module to import.
-        extra: The extra of findtta that installs it.
-        purpose: What needs it, for the message, such as ``"writing Parquet files"``.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: If it is not installed; the message says how to install it.
-    """
+    """Import an optional dependency, or raise an error that names its purpose and the extra that installs it."""
     if not installed(module):
         raise MissingExtraError(f'{purpose} needs the {extra!r} extra: pip install "findtta[{extra}]"')
     return importlib.import_module(module)

@@ -22,13 +22,7 @@ UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
 def atomic_write(path: Path) -> Iterator[Path]:
     """Give a hidden path to write to, which replaces ``path`` once the block ends without an error.
 
-    A reader finds the old file or the new one, never a part of it.
-
-    Args:
-        path: The file to write; its folder must exist.
-
-    Yields:
-        Where to write.
+    A reader finds the old file or the new one, never a part of it. The folder must exist.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -54,12 +48,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_parquet(path: Path, schema: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as a Parquet file.
+    """Write rows, whose values may be None, as a Parquet file.
 
-    Args:
-        path: The file to write.
-        schema: The type of each column: ``str``, ``int``, ``float``, ``bool``, or a pyarrow type.
-        rows: The rows; a value may be None.
+    The schema gives the type of each column: ``str``, ``int``, ``float``, ``bool``, or a pyarrow type.
     """
     arrow = require("pyarrow", "results", "writing Parquet files")
     parquet = require("pyarrow.parquet", "results", "writing Parquet files")

@@ -74,12 +74,11 @@ def _detached_caches(model: nn.Module) -> dict[int, object]:
     gradients on. Their values are kept, and the history dropped.
     """
     copies: dict[int, object] = {}
-    for module in model.modules():
-        for value in vars(module).values():
-            items = value.values() if isinstance(value, dict) else value
-            for item in items if isinstance(value, dict | list | tuple) else [value]:
-                if isinstance(item, torch.Tensor) and item.grad_fn is not None:
-                    copies[id(item)] = item.detach().clone()
+    for value in (value for module in model.modules() for value in vars(module).values()):
+        items = value.values() if isinstance(value, dict) else value
+        for item in items if isinstance(value, dict | list | tuple) else [value]:
+            if isinstance(item, torch.Tensor) and item.grad_fn is not None:
+                copies[id(item)] = item.detach().clone()
     return copies
 
 

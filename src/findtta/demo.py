@@ -5,9 +5,11 @@ Everything comes with the package: drawn shapes, their corruptions and a model t
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import findtta
 from findtta.bench.cost import interleaved_ratios
@@ -59,10 +61,10 @@ class Outcome:
 
     def sentences(self) -> str:
         """Describe the table in words, from its own numbers."""
-        over_source = {
-            stream: self.accuracy("find", stream) - self.accuracy("source", stream) for stream in STREAMS
-        }
-        over_tbn = {stream: self.accuracy("find", stream) - self.accuracy("tbn", stream) for stream in STREAMS}
+        over_source, over_tbn = (
+            {stream: self.accuracy("find", stream) - self.accuracy(other, stream) for stream in STREAMS}
+            for other in ("source", "tbn")
+        )
         mixed = (
             "Where corruptions are mixed (crossmix), the accuracy of FIND differs by "
             f"{over_source['crossmix']:+.1f} points from the source model's, and by {over_tbn['crossmix']:+.1f} "
@@ -89,22 +91,17 @@ def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ign
     Returns:
         Accuracies and times.
     """
-    planner, options = Planner(), {"count": images}
-    specs = [
-        RunSpec(method=method, stream=stream, seed=seed, data_options=options)
-        for stream in STREAMS
-        for method in METHODS
-    ]
+    planner = Planner()
+    shared: dict[str, Any] = {"seed": seed, "data_options": {"count": images}}
+    specs = [RunSpec(method=method, stream=stream, **shared) for stream in STREAMS for method in METHODS]
     planned = schedule(specs, store, planner, retry_failed=True)
     for _ in planned.run(Serial(planner, raise_errors=True), watch):
         pass
     results = {(spec.method, spec.stream): result for spec, result in planned.pairs()}
     model = findtta.models.load("shapes-resnet26")
-    plan = planner.plan(RunSpec(stream="crossmix", seed=seed, data_options=options))
-    batches = [
-        to_input(plan.dataset.batch(batch.domain_ids, batch.rows)[0])
-        for batch, _ in zip(plan.stream, range(_TIMED_BATCHES), strict=False)
-    ]
+    plan = planner.plan(RunSpec(stream="crossmix", **shared))
+    timed = itertools.islice(plan.stream, _TIMED_BATCHES)
+    batches = [to_input(plan.dataset.batch(batch.domain_ids, batch.rows)[0]) for batch in timed]
     adapted = {method: findtta.adapt(model, method) for method in METHODS}
     ratios = interleaved_ratios(adapted, batches, baseline="source", warmup=_TIMED_BATCHES)
     return Outcome(results, ratios, model.card.clean_accuracy or 0.0)

@@ -117,7 +117,7 @@ def read_image(
     Raises:
         ImageError: If it cannot be read, is not an image, is broken, or is too large.
     """
-    with _opened(source, limits, name) as image:
+    with _opened(source, limits, name, whole=True) as image:
         image.seek(0)
         pixels = np.asarray(_to_rgb(image), dtype=np.uint8).copy()
     return preprocessing(pixels) if preprocessing else pixels
@@ -133,12 +133,17 @@ def image_size(
 
 
 @contextmanager
-def _opened(source: Path | bytes, limits: ImageLimits | None, name: str | None) -> Iterator[Image.Image]:
-    """Open an image within limits; any error until it is closed becomes an ``ImageError`` that names the image."""
+def _opened(
+    source: Path | bytes, limits: ImageLimits | None, name: str | None, *, whole: bool = False
+) -> Iterator[Image.Image]:
+    """Open an image within limits; any error until it is closed becomes an ``ImageError`` that names the image.
+
+    If the ``whole`` image is wanted, its file is read at once, and no further than to the size that it had.
+    """
     limits = limits or ImageLimits()
     try:
         # Pillow warns about size, which is checked here, and about odd metadata, which is not used.
-        with _open_file(source, limits) as file, _silence, Image.open(file, formats=FORMATS) as image:
+        with _open_file(source, limits, whole) as file, _silence, Image.open(file, formats=FORMATS) as image:
             _require_pixels(image.width, image.height, limits)
             yield image
         return
@@ -159,25 +164,33 @@ def _opened(source: Path | bytes, limits: ImageLimits | None, name: str | None) 
     raise ImageError(code, f"{name or (source if isinstance(source, Path) else 'image')}: {message}") from None
 
 
-def _open_file(source: Path | bytes, limits: ImageLimits) -> IO[bytes]:
-    size = len(source) if isinstance(source, bytes) else _size_of_file(source)
+def _open_file(source: Path | bytes, limits: ImageLimits, whole: bool) -> IO[bytes]:
+    if isinstance(source, bytes):
+        size = len(source)
+    else:
+        try:
+            status = source.stat()
+        except ValueError:  # a null byte in the name
+            raise ImageError("unreadable", "image: a file cannot have this name.") from None
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
+            raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
+        size = status.st_size
     if size > limits.max_bytes:
         raise ImageError(
             "too_many_bytes", f"image: {size:,} bytes, and at most {limits.max_bytes:,} are accepted."
         )
     if size == 0:
         raise ImageError("empty", "image: there are no bytes; it must be the content of an image file.")
-    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-
-
-def _size_of_file(path: Path) -> int:
-    try:
-        status = path.stat()
-    except ValueError:  # a null byte in the name
-        raise ImageError("unreadable", "image: a file cannot have this name.") from None
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe could wait forever
-        raise ImageError("not_a_file", "image: it is a folder, a pipe or a device, not a file.")
-    return status.st_size
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    file = source.open("rb")
+    if not whole:
+        return file
+    with file:
+        content = file.read(size + 1)
+    if len(content) > size:
+        raise ImageError("too_many_bytes", f"image: the file grew beyond its {size:,} bytes while it was read.")
+    return io.BytesIO(content)
 
 
 def _require_pixels(width: int, height: int, limits: ImageLimits) -> None:

@@ -22,8 +22,8 @@ def option(default: Any, meaning: str, **flag: Any) -> Any:
         default: Its default value, or a function that makes it if values of its type can change (``dict``).
         meaning: What it does, in words that a user understands.
         **flag: How it appears on the command line where that differs from what its name and type suggest:
-            ``flag`` (its name there, None for no flag), ``metavar``, ``choices``, ``parse`` (from text to a
-            value), ``shown`` (the default in words).
+            ``flag`` (its name there, None for no flag), ``short`` (another name, such as ``"-o"``),
+            ``metavar``, ``choices``, ``parse`` (from text to a value), ``shown`` (the default in words).
 
     Returns:
         The dataclass field.
@@ -100,15 +100,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignments(name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Read options written as ``NAME=VALUE``.
-
-    Args:
-        name: What to call them in an error.
-        texts: Such as ``["alpha=0.9"]``.
-
-    Returns:
-        The values by name.
-    """
+    """Return the values by name of options such as ``["alpha=0.9"]``; ``name`` is what errors call the list."""
     values = {}
     for text in texts:
         key, equals, value = text.partition("=")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from findtta._extras import require
@@ -19,36 +20,13 @@ if TYPE_CHECKING:
 Style = Literal["lines", "bands", "bars", "points"]
 Look = tuple[str, str, str]  # colour, marker, line
 
-_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#6E6E6E", "#B8A800",
-)  # fmt: skip
-#: Colour, marker and line of each method and stream, the same in every figure. The colours (after Okabe and Ito)
-#: can be told apart by the colour-blind; where one comes back, marker and line differ.
-LOOKS: Mapping[str, Look] = MappingProxyType(
-    {
-        "source": ("#000000", "o", "-"),
-        "tbn": (_GREY, "s", "-"),
-        "tent": (_ORANGE, "^", "--"),
-        "eata": (_SKY, "v", "--"),
-        "sar": (_GREEN, "D", "--"),
-        "deyo": (_PURPLE, "P", "--"),
-        "rotta": (_YELLOW, "X", ":"),
-        "vida": (_GREEN, "<", ":"),
-        "note": (_SKY, ">", ":"),
-        "iabn": (_PURPLE, "h", "-."),
-        "alpha-bn": (_ORANGE, "d", "-."),
-        "find": (_RED, "o", "-"),
-        "find-star": (_BLUE, "*", "-"),
-        "find-soft": (_GREEN, "p", "-"),
-        "CrossMix": (_BLUE, "o", "-"),
-        "Random": (_ORANGE, "s", "-"),
-        "Shuffle": (_GREEN, "^", "--"),  # it often lies upon Random
-        "Static": (_PURPLE, "D", "-"),
-        "time": (_GREY, "s", "--"),
-        "noise": ("#000000", "", ":"),
-    }
-)
-CYCLE = (_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _SKY, _GREY, _YELLOW)
+_STYLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_COLOURS: Mapping[str, str] = _STYLE["colours"]
+#: Colour, marker and line of each method and stream, the same in every figure.
+LOOKS: Mapping[str, Look] = {
+    name: (_COLOURS[colour], marker, line) for name, (colour, marker, line) in _STYLE["looks"].items()
+}
+CYCLE = tuple(colour for name, colour in _COLOURS.items() if name != "black")
 _MARKERS = "os^Dv<>P"
 _STRONG = ("find", "find-star")  # what the paper is about
 _CROWDED = 6  # more names than this go beside the panels
@@ -138,9 +116,9 @@ def render(
     """
     matplotlib = require("matplotlib", "report", "drawing figures")
     figure = require("matplotlib.figure", "report", "drawing figures").Figure(figsize=size, layout="constrained")
-    draw(figure)
     drawn = {}
-    with matplotlib.rc_context({"svg.hashsalt": title}):
+    with matplotlib.rc_context(_STYLE["matplotlib"] | {"svg.hashsalt": title}):
+        draw(figure)
         for kind in kinds:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {})
@@ -161,36 +139,31 @@ def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
             handles |= named
         elif panel.legend and len(named) > 1:
             where = "upper right" if panel.style == "bars" else "best"
-            axis.legend(named.values(), named.keys(), loc=where, fontsize=8, framealpha=0.85, edgecolor="0.85")
+            axis.legend(named.values(), named.keys(), loc=where)
     for axis in axes[len(panels) :]:
         axis.remove()
     if handles:
-        place: dict[str, Any] = {"loc": "outside right upper"}
-        if not crowded:
-            place = {"loc": "outside lower center", "ncols": 4}
-        figure.legend(handles.values(), handles.keys(), fontsize=8, frameon=False, **place)
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 4}
+        if crowded:
+            place = {"loc": "outside right upper"}
+        figure.legend(handles.values(), handles.keys(), frameon=False, **place)
 
 
 def draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:
     """Draw one panel, and return what the legend is made of; in an SVG, ids say what belongs to which series."""
     from matplotlib.ticker import NullLocator
 
-    axis.set_title(panel.title, fontsize=9)
-    axis.set_xlabel(panel.x, fontsize=9)
-    axis.set_ylabel(panel.y, fontsize=9)
-    axis.tick_params(labelsize=8)
-    axis.margins(x=0.06, y=0.4 if panel.style == "bars" else 0.1)  # bars leave no other room for their names
-    axis.grid(visible=True, color="0.92", linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.spines["top"].set_visible(False)
-    axis.spines["right"].set_visible(bool(panel.right))
+    axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    axis.grid(visible=True)
+    if panel.style == "bars":
+        axis.margins(y=0.4)  # bars leave no other room for their names
     if panel.doubling:
         axis.set_xscale("log", base=2)
-    right = axis.twinx() if panel.right else None
-    if right is not None:
-        right.set_ylabel(panel.right, fontsize=9)
-        right.tick_params(labelsize=8)
-        right.spines["top"].set_visible(False)
+    right = None
+    if panel.right:
+        right = axis.twinx()
+        right.set_ylabel(panel.right)
+        right.spines["right"].set_visible(True)
     handles = {}
     for index, series in enumerate(panel.series):
         on = right if right is not None and series.right else axis

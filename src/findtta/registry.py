@@ -10,8 +10,8 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import Any
 
 from findtta.algorithms.base import Adapted, Cost
@@ -58,18 +58,12 @@ class MethodInfo:
     options: Mapping[str, tuple[Any, str]]
     presets: Mapping[str, Mapping[str, Any]]
 
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Values of options that are not given, apart from those that depend on the model."""
-        preset = next(iter(self.presets.values()), {})
-        plain = {name: default for name, (default, _) in self.options.items() if default is not None}
-        return plain | {name: value for name, value in preset.items() if self.options[name][0] is None}
-
     def default_text(self) -> str:
-        """Return the defaults as one line of text."""
-        if not self.defaults:
-            return "no options"
-        return "defaults: " + ", ".join(f"{name}={_short(value)}" for name, value in self.defaults.items())
+        """Return the defaults as one line of text, apart from those that depend on the model."""
+        preset = next(iter(self.presets.values()), {})
+        defaults = {name: default for name, (default, _) in self.options.items() if default is not None}
+        defaults |= {name: value for name, value in preset.items() if self.options[name][0] is None}
+        return f"defaults: {_listed(defaults)}" if defaults else "no options"
 
     def __str__(self) -> str:
         properties = [f"{key.replace('_', ' ')}: {'yes' if getattr(self, key) else 'no'}" for key in _PROPERTIES]
@@ -78,13 +72,13 @@ class MethodInfo:
         lines += [f"  when it fails: {self.weakness}"] if self.weakness else []
         lines += [f"  {self.citation}"]
         lines += [f"  {key} = {default!r}: {meaning}" for key, (default, meaning) in self.options.items()]
-        for preset, values in self.presets.items():
-            lines += [f"  preset {preset}: {', '.join(f'{key}={_short(value)}' for key, value in values.items())}"]
+        lines += [f"  preset {preset}: {_listed(values)}" for preset, values in self.presets.items()]
         return "\n".join(lines)
 
 
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+def _listed(values: Mapping[str, Any]) -> str:
+    texts = {name: f"{value:.4g}" if isinstance(value, float) else repr(value) for name, value in values.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 class Catalogue(dict[str, MethodInfo]):
@@ -131,25 +125,18 @@ def method_names() -> list[str]:
 
 def describe(method: type[Adapted]) -> MethodInfo:
     """Collect the declared properties of a method."""
-    options = {
-        field.name: (field.default, field.metadata.get("meaning", ""))
-        for field in dataclasses.fields(method.options_type)
-    }
     declared = ("name", "summary", "citation", "weakness", *_PROPERTIES)
-    return MethodInfo(
-        **{name: getattr(method, name) for name in declared},
-        cost=method.passes,
-        options=options,
-        presets=method.options_type.presets(),
-    )
+    known = {name: getattr(method, name) for name in declared}
+    fields = dataclasses.fields(method.options_type)
+    options = {field.name: (field.default, field.metadata.get("meaning", "")) for field in fields}
+    return MethodInfo(**known, cost=method.passes, options=options, presets=method.options_type.presets())
 
 
 def load_method(name: str) -> type[Adapted]:
     """Import the class of a method by its name."""
     sources = BUILT_IN if name in BUILT_IN else _sources()
     require_known("method", name, sources)
-    module_name, _, class_name = sources[name].partition(":")
-    method = getattr(import_module(module_name), class_name)
+    method = resolve_name(sources[name])
     if not (isinstance(method, type) and issubclass(method, Adapted)):
         raise FindTTAError(
             f"method {name!r} must name a subclass of findtta.Adapted, but {sources[name]} is {method!r}."

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from tabulate import tabulate
+from tabulate import LATEX_ESCAPE_RULES, tabulate
 
 EMPTY = "-"
 BEST = "*"
@@ -121,23 +121,11 @@ class Cell:
             return EMPTY
         return f"{self.paper:.{decimals}f}" + ("" if self.spread is None else f" ± {self.spread:.1f}")
 
-    def difference_text(self, decimals: int) -> str:
-        """Return the difference, with its sign."""
-        return EMPTY if self.difference is None else f"{self.difference:+.{decimals}f}"
-
     def to_dict(self) -> dict[str, Any]:
         """Return the cell as plain values that JSON can write."""
-        return {
-            "values": {str(seed): value for seed, value in self.values.items()},
-            "mean": self.mean,
-            "std": self.std,
-            "paper": self.paper,
-            "spread": self.spread,
-            "difference": self.difference,
-            "text": self.text,
-            "best": self.best,
-            "failed": list(self.failed),
-        }
+        plain = asdict(self) | {"mean": self.mean, "std": self.std, "difference": self.difference}
+        del plain["digests"]
+        return plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,17 +155,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Shown:
-    """A column as it is printed.
-
-    ``over`` is the heading that it shares with its neighbours, and ``span`` how many columns that heading covers
-    from here on: 0 if it began further left.
-    """
+    """A column as it is printed; ``over`` is the heading that it shares with its neighbours, if there is one."""
 
     title: str
     texts: tuple[str, ...]
     numeric: bool = True
     over: str = ""
-    span: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,10 +199,10 @@ class Table:
             paper = tuple(cell.paper_text(column.decimals) for cell in cells)
             ours = tuple(cell.ours_text(column.decimals, len(self.seeds)) for cell in cells)
             if column.kind == "compared":
-                differences = tuple(cell.difference_text(column.decimals) for cell in cells)
-                shown.append(Shown("paper", paper, over=column.title, span=3))
-                shown.append(Shown("ours", ours, over=column.title, span=0))
-                shown.append(Shown("difference", differences, over=column.title, span=0))
+                differences = (cell.difference for cell in cells)
+                signed = tuple(EMPTY if by is None else f"{by:+.{column.decimals}f}" for by in differences)
+                parts = {"paper": paper, "ours": ours, "difference": signed}
+                shown += [Shown(title, texts, over=column.title) for title, texts in parts.items()]
             elif column.kind == "text":
                 shown.append(Shown(column.title, tuple(cell.text or EMPTY for cell in cells), numeric=False))
             else:
@@ -231,7 +214,8 @@ class Table:
         shown = self.shown()
         header = [column.title for column in shown]
         if any(column.over for column in shown):
-            header = [f"{column.over if column.span else ''}\n{column.title}" for column in shown]
+            starts = [over if number == 0 else "" for over, count in _groups(shown) for number in range(count)]
+            header = [f"{over}\n{title}" for over, title in zip(starts, header, strict=True)]
         return _tabulate(header, self._cells(shown), [column.numeric for column in shown])
 
     def markdown(self) -> str:
@@ -263,7 +247,7 @@ class Table:
         return {
             "title": self.title,
             "row_titles": list(self.row_titles),
-            "columns": [dataclasses.asdict(column) for column in self.columns],
+            "columns": [asdict(column) for column in self.columns],
             "rows": [
                 {"titles": list(row.titles), "cells": [cell and cell.to_dict() for cell in row.cells]}
                 for row in self.rows
@@ -280,13 +264,25 @@ def _latex_row(texts: Iterable[str]) -> str:
     return f"{' & '.join(texts)} \\\\"
 
 
+def _groups(shown: Sequence[Shown]) -> list[tuple[str, int]]:
+    """Return the headings that several columns share ("" for none), and how many columns each covers."""
+    return [
+        (over, len(list(columns))) for over, columns in itertools.groupby(shown, key=lambda column: column.over)
+    ]
+
+
 def _latex_groups(shown: Sequence[Shown]) -> list[str]:
     """Return the line of headings that several columns share, if there are any."""
-    if not any(column.over for column in shown):
+    groups = _groups(shown)
+    if not any(over for over, _ in groups):
         return []
-    starts = [(place, column) for place, column in enumerate(shown, start=1) if column.span]
-    heads = [f"\\multicolumn{{{column.span}}}{{c}}{{{escape_latex(column.over)}}}" for _, column in starts]
-    rules = [f"\\cmidrule(lr){{{place}-{place + column.span - 1}}}" for place, column in starts if column.over]
+    heads = [f"\\multicolumn{{{count}}}{{c}}{{{escape_latex(over)}}}" for over, count in groups]
+    ends = itertools.accumulate(count for _, count in groups)
+    rules = [
+        f"\\cmidrule(lr){{{end - count + 1}-{end}}}"
+        for (over, count), end in zip(groups, ends, strict=True)
+        if over
+    ]
     return [_latex_row(heads), " ".join(rules)]
 
 
@@ -295,16 +291,7 @@ def escape_markdown(text: str) -> str:
     return "".join(f"\\{character}" if character in "\\`*_{}[]<>|#" else character for character in text)
 
 
-_LATEX: Mapping[str, str] = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "\N{GREEK SMALL LETTER ALPHA}": r"$\alpha$",
-    "±": r"$\pm$",
-}
+_LATEX = {**LATEX_ESCAPE_RULES, "\N{GREEK SMALL LETTER ALPHA}": r"$\alpha$", "±": r"$\pm$"}
 
 
 def escape_latex(text: str) -> str:

@@ -25,8 +25,6 @@ from findtta.models.check import clean_accuracy
 from findtta.models.weights import write_weights
 from findtta.options import Options, option
 
-_SECONDS_BETWEEN_CHECKPOINTS = 60.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Options):
@@ -142,7 +140,7 @@ def train(
     half: bool = False,
     test_images: int = 10_000,
     progress: bool = True,
-    checkpoint_every: float = _SECONDS_BETWEEN_CHECKPOINTS,
+    checkpoint_every: float = 60.0,
 ) -> Classifier:
     """Train a model and write its weights, with its clean accuracy in the card.
 
@@ -174,6 +172,7 @@ def train(
             f"batch_size must be at most the {len(source)} training images, got {recipe.batch_size}."
         )
     identity = {"recipe": asdict(recipe), "arch": model.card.arch, "classes": model.card.num_classes}
+    out.parent.mkdir(parents=True, exist_ok=True)
     done = _resume(checkpoint, identity, model, optimizer)
     total = recipe.epochs * batches
     bar = tqdm(total=total, initial=done, unit="step", disable=not progress, desc=f"training {model.card.arch}")
@@ -184,12 +183,14 @@ def train(
             epoch, position = divmod(step, batches)
             order = np.random.default_rng((recipe.seed, epoch)).permutation(len(source))
             rows = order[position * recipe.batch_size : (position + 1) * recipe.batch_size]
-            loss = _step(model, optimizer, source, epoch, rows, recipe, recipe.rate(step / total), device)
+            loss = _step(model, optimizer, *source.batch(epoch, rows), recipe, recipe.rate(step / total))
             bar.update()
             if step % 20 == 0:
                 bar.set_postfix(epoch=epoch + 1, loss=f"{loss.item():.3f}")
             if time.monotonic() - saved > checkpoint_every:
-                _write_checkpoint(checkpoint, identity, step + 1, model, optimizer)
+                state = {"net": model.net.state_dict(), "optimizer": optimizer.state_dict()}
+                with atomic_write(checkpoint) as partial:
+                    torch.save({"identity": identity, "step": step + 1, **state}, partial)
                 saved = time.monotonic()
     model.eval()
     if half:
@@ -212,18 +213,16 @@ def train(
 def _step(
     model: Classifier,
     optimizer: torch.optim.Optimizer,
-    source: TrainingSource,
-    epoch: int,
-    rows: np.ndarray,
+    images: Images,
+    labels: Labels,
     recipe: Recipe,
     rate: float,
-    device: str,
 ) -> torch.Tensor:
-    images, labels = source.batch(epoch, rows)
-    low = recipe.precision == "bfloat16" or (recipe.precision == "auto" and torch.device(device).type == "cuda")
+    device = model.mean.device
+    low = recipe.precision == "bfloat16" or (recipe.precision == "auto" and device.type == "cuda")
     for group in optimizer.param_groups:
         group["lr"] = rate
-    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=low):
+    with torch.autocast(device.type, torch.bfloat16, enabled=low):
         logits = model(to_input(images, device))
     loss = F.cross_entropy(
         logits.float(), torch.from_numpy(labels).to(device), label_smoothing=recipe.label_smoothing
@@ -242,15 +241,6 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=recipe.learning_rate)
     return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0)
-
-
-def _write_checkpoint(
-    path: Path, identity: dict[str, Any], step: int, model: Classifier, optimizer: torch.optim.Optimizer
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    net, moments = model.net.state_dict(), optimizer.state_dict()
-    with atomic_write(path) as partial:
-        torch.save({"identity": identity, "step": step, "net": net, "optimizer": moments}, partial)
 
 
 def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: torch.optim.Optimizer) -> int:

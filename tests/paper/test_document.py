@@ -112,7 +112,7 @@ def test_text_formats():
 
 def test_json():
     written = json.loads(DOCUMENT.json())
-    assert written == DOCUMENT.to_dict()
+    assert written == json.loads(json.dumps(DOCUMENT.to_dict()))
     cell = written["tables"][0]["rows"][0]["cells"][0]
     assert (cell["paper"], cell["mean"], cell["values"]) == (62.41, 61.0, {"0": 60.0, "1": 62.0})
     assert (cell["std"], cell["difference"]) == (pytest.approx(math.sqrt(2)), pytest.approx(-1.41))

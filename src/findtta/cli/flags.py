@@ -14,6 +14,8 @@ from findtta.errors import OptionError
 from findtta.options import parse_assignments, split_list
 
 Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+_METAVARS: Mapping[Any, str] = {int: "N", float: "X", Path: "PATH", dict: "NAME=VALUE", tuple: "ITEM,..."}
+_PLURALS: Mapping[Any, str] = {int: "whole numbers", float: "numbers"}
 
 
 def add_flags(parser: Parser, settings: type, only: Collection[str] | None = None) -> None:
@@ -21,43 +23,29 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
 
     Name and type of an option give its flag: ``batch_size: int`` is ``--batch-size N``, a ``bool`` is a switch, a
     mapping is ``NAME=VALUE`` and may be repeated, a tuple is a list with commas. What is said of a flag in
-    ``option(...)`` wins; with ``repeat=True`` it may be given several times, and its value is a list. Options
-    without a meaning get no flag.
-
-    Args:
-        parser: Where to.
-        settings: The dataclass.
-        only: The options to declare, by name; all by default.
+    ``option(...)`` wins: ``short="-o"`` is a second name, and with ``repeat=True`` it may be given several times,
+    and its value is a list. Options
+    without a meaning, and those that are not among ``only``, get no flag.
     """
     for field, annotation in _options(settings, only):
         about = field.metadata
-        name = f"--{_flag(field)}"
+        names = [*filter(None, [about.get("short")]), f"--{_flag(field)}"]
         kind = _kind(annotation)
-        help = f"{about['meaning']}{_default_text(field)}"
-        if kind is bool:
-            parser.add_argument(name, action="store_true", default=None, dest=field.name, help=help)
-            continue
-        more: dict[str, Any] = {"metavar": about.get("metavar") or _metavar(kind)}
+        help = f"{about['meaning']}{_default_text(field)}".replace("%", "%%")
+        more: dict[str, Any] = {"metavar": about.get("metavar") or _METAVARS.get(kind, "NAME")}
         if choices := about.get("choices") or _choices(annotation):
             more = {"choices": choices}
-        if kind is dict or about.get("repeat"):
+        if kind is bool:
+            more = {"action": "store_true"}
+        elif kind is dict or about.get("repeat"):
             more["action"] = "append"
         elif kind is not tuple:
             more["type"] = about.get("parse") or kind
-        parser.add_argument(name, dest=field.name, default=None, help=help.replace("%", "%%"), **more)
+        parser.add_argument(*names, dest=field.name, default=None, help=help, **more)
 
 
 def given(arguments: argparse.Namespace, settings: type, only: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the options that were given on the command line; the others keep their defaults.
-
-    Args:
-        arguments: The parsed command line.
-        settings: The dataclass that ``add_flags`` declared flags for.
-        only: The options that were declared.
-
-    Returns:
-        Values by the names of the options.
-    """
+    """Return the values of options that were given on the command line; the others keep their defaults."""
     values: dict[str, Any] = {}
     for field, annotation in _options(settings, only):
         value = getattr(arguments, field.name, None)
@@ -82,9 +70,6 @@ def _parsed(flag: str, parse: Callable[[str], Any], text: str) -> Any:
         return parse(text)
     except ValueError:
         raise OptionError(f"{flag} must be {_PLURALS.get(parse, 'values')} such as 0,1,2, got {text!r}.") from None
-
-
-_PLURALS: Mapping[Any, str] = {int: "whole numbers", float: "numbers"}
 
 
 def _options(settings: type, only: Collection[str] | None) -> list[tuple[dataclasses.Field[Any], Any]]:
@@ -123,16 +108,9 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return next((typing.get_args(part) for part in parts if typing.get_origin(part) is typing.Literal), ())
 
 
-def _metavar(kind: Any) -> str:
-    names = {int: "N", float: "X", Path: "PATH", dict: "NAME=VALUE", tuple: "ITEM,..."}
-    return names.get(kind, "NAME")
-
-
 def _default_text(field: dataclasses.Field[Any]) -> str:
     """Return the default in words."""
-    if "shown" in field.metadata:
-        return f" (default: {field.metadata['shown']})"
-    default = field.default
+    default = field.metadata.get("shown", field.default)
     if default is dataclasses.MISSING or default is None or default is False or default == ():
         return ""
     return f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"

@@ -7,7 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from findtta.cli.flags import names
+from findtta.bench.spec import RunSpec
+from findtta.cli.flags import add_flags, given, names
 from findtta.streams import SCENARIOS, Stream, make, parse, summarize
 
 PAPER_FIGURE = ("static", "crossmix", "shuffle", "random")
@@ -17,9 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta streams``."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="draw streams in the terminal or into a file, and summarize them")
-    show.add_argument(
-        "--data", default="shapes", metavar="NAME|PATH", help="the dataset (default: shapes, which needs no files)"
-    )
+    add_flags(show, RunSpec, ("data", "images", "batch_size", "seed"))
     show.add_argument(
         "--stream",
         nargs="+",
@@ -29,9 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.add_argument("--domains", nargs="+", metavar="NAME", help="domains, such as fog, fog@3 or clean")
     show.add_argument("--severity", nargs="+", type=int, metavar="N", help="severities of domains without one")
-    show.add_argument("--images", type=int, metavar="N", help="largest number of images per domain (default: all)")
-    show.add_argument("--batch-size", type=int, default=64, metavar="N", help="images per batch (default: 64)")
-    show.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the streams (default: 0)")
     show.add_argument("-o", "--output", metavar="FILE", type=Path, help="draw a .png, .svg or .pdf file, not text")
 
 
@@ -42,13 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
     from findtta.data.open import load
     from findtta.streams.plot import ASCII, BLOCKS, can_show, draw, legend, save_figure
 
-    dataset = load(arguments.data)
+    spec = RunSpec(**given(arguments, RunSpec, ("data", "images", "batch_size", "seed")))
+    dataset = load(spec.data)
     width = shutil.get_terminal_size().columns
     shades = BLOCKS if can_show(BLOCKS, sys.stdout.encoding) else ASCII
     streams: list[Stream] = []
     for name, settings in wanted:
-        part = SCENARIOS[name].part(dataset, names(arguments.domains), arguments.severity, arguments.images)
-        stream = make(name, part, batch_size=arguments.batch_size, seed=arguments.seed, **settings)
+        part = SCENARIOS[name].part(dataset, names(arguments.domains), arguments.severity, spec.images)
+        stream = make(name, part, batch_size=spec.batch_size, seed=spec.seed, **settings)
         streams.append(stream)
         written = ",".join(f"{key}={value}" for key, value in stream.settings.items())
         print(f"{name}:{written}" if written else name, SCENARIOS[name].summary, sep=": ")

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
+from findtta.options import Options, option
 from findtta.train import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Options):
+    """What is trained, where, and what is written."""
+
+    arch: str = option("resnet26", "the architecture")
+    source: str | None = option(
+        None, "archive or folder of CIFAR", metavar="PATH", shown="what 'findtta data get' downloaded"
+    )
+    output: Path | None = option(
+        None, "the .safetensors file to write", short="-o", metavar="FILE", shown="DATA-ARCH.safetensors"
+    )
+    image_size: int | None = option(None, "side that a vision transformer resizes its inputs to")
+    device: str | None = option(None, "where to train", metavar="DEVICE", shown="cuda if there is one")
+    threads: int | None = option(None, "CPU threads", shown="all")
+    half: bool = option(False, "store the weights in half precision")
+    test_images: int = option(10_000, "test images for the clean accuracy in the card")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta train``."""
     parser.add_argument("data", choices=("shapes", "cifar10", "cifar100"), help="the dataset to train on")
-    parser.add_argument("--arch", default="resnet26", metavar="NAME", help="the architecture (default: resnet26)")
-    parser.add_argument(
-        "--source", metavar="PATH", help="archive or folder of CIFAR (default: what 'findtta data get' downloaded)"
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="the .safetensors file to write (default: DATA-ARCH.safetensors)",
-    )
-    parser.add_argument(
-        "--image-size",
-        type=int,
-        metavar="N",
-        help="side that a vision transformer resizes its inputs to",
-    )
-    parser.add_argument("--device", metavar="DEVICE", help="where to train (default: cuda if there is one)")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all)")
-    parser.add_argument("--half", action="store_true", help="store the weights in half precision")
-    parser.add_argument(
-        "--test-images",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="test images for the clean accuracy in the card (default: 10000)",
-    )
+    add_flags(parser, Training)
     add_flags(parser.add_argument_group("recipe"), Recipe)
 
 
@@ -52,38 +46,39 @@ def run(arguments: argparse.Namespace) -> int:
     from findtta.models import build
     from findtta.train import Augmented, DrawnShapes, TrainingSource, default_recipe, train
 
-    recipe = default_recipe(arguments.data, arguments.arch, **given(arguments, Recipe))
-    output = arguments.output or Path(f"{arguments.data}-{arguments.arch}.safetensors")
+    data, settings = arguments.data, Training(**given(arguments, Training))
+    recipe = default_recipe(data, settings.arch, **given(arguments, Recipe))
+    output = settings.output or Path(f"{data}-{settings.arch}.safetensors")
     if output.suffix != ".safetensors":
         raise OptionError(f"--output must end in .safetensors, got {str(output)!r}.")
     if output.exists():
         raise OptionError(f"--output {str(output)!r} exists already: delete it, or name another file.")
-    if arguments.data == "shapes" and arguments.source:
+    if data == "shapes" and settings.source:
         raise OptionError("--source is for CIFAR: shapes are drawn by code.")
-    place = arguments.source or arguments.data
+    place = settings.source or data
     test = load_as_is(place)
     source: TrainingSource
-    if arguments.data == "shapes":
+    if data == "shapes":
         source = DrawnShapes(recipe.images_per_epoch, recipe.seed, recipe.epochs // 4)
     else:
         source = Augmented(load_as_is(place, split="train"), recipe.seed)
     torch.manual_seed(recipe.seed)  # the first weights
     model = build(
-        arguments.arch,
+        settings.arch,
         num_classes=len(test.classes),
-        normalization="half" if arguments.data == "shapes" else arguments.data,
-        img_size=arguments.image_size,
+        normalization="half" if data == "shapes" else data,
+        img_size=settings.image_size,
     )
-    with torch_threads(arguments.threads):
+    with torch_threads(settings.threads):
         card = train(
             model,
             source,
             test,
             output,
             recipe,
-            device=arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"),
-            half=arguments.half,
-            test_images=arguments.test_images,
+            device=settings.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+            half=settings.half,
+            test_images=settings.test_images,
         ).card
     print(f"{output}: {card.arch}, accuracy {card.clean_accuracy:.2f}% on {card.clean_images} clean test images")
     return 0

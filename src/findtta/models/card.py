@@ -70,11 +70,8 @@ class ModelCard:
     @classmethod
     def from_json(cls, text: str) -> ModelCard:
         """Return the card written by ``to_json``."""
-        fields = json.loads(text)
-        for name in ("mean", "std", "classes"):
-            if fields.get(name) is not None:
-                fields[name] = tuple(fields[name])
-        return cls(**fields)
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields | {name: tuple(value) for name, value in fields.items() if isinstance(value, list)})
 
 
 class Classifier(nn.Module):

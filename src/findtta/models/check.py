@@ -14,6 +14,8 @@ from findtta.errors import OptionError
 from findtta.images import to_input
 from findtta.models.card import Classifier
 
+_BATCH_SIZE = 250
+
 
 @dataclass(frozen=True)
 class AccuracyCheck:
@@ -46,9 +48,7 @@ class AccuracyCheck:
         )
 
 
-def clean_accuracy(
-    model: nn.Module, dataset: DomainDataset, images: int, batch_size: int = 250
-) -> tuple[int, int]:
+def clean_accuracy(model: nn.Module, dataset: DomainDataset, images: int) -> tuple[int, int]:
     """Return the numbers of correct predictions and of images, on clean images spread over the set."""
     if CLEAN not in dataset.domains:
         raise OptionError(
@@ -62,10 +62,9 @@ def clean_accuracy(
     model.eval()
     correct = 0
     try:
-        for rows in np.split(np.arange(len(labels)), range(batch_size, len(labels), batch_size)):
-            batch = to_input(clean.images(CLEAN, rows), device)
+        for rows in np.split(np.arange(len(labels)), range(_BATCH_SIZE, len(labels), _BATCH_SIZE)):
             with torch.inference_mode():
-                predicted = model(batch).argmax(1).cpu().numpy()
+                predicted = model(to_input(clean.images(CLEAN, rows), device)).argmax(1).cpu().numpy()
             correct += int((predicted == labels[rows]).sum())
     finally:
         model.train(was_training)
@@ -73,11 +72,7 @@ def clean_accuracy(
 
 
 def check_clean_accuracy(
-    model: nn.Module,
-    dataset: DomainDataset,
-    *,
-    expected: float | None = None,
-    images: int = 1000,
+    model: nn.Module, dataset: DomainDataset, *, expected: float | None = None, images: int = 1000
 ) -> AccuracyCheck:
     """Compare the accuracy of a model on clean images with what its card says.
 
@@ -90,8 +85,8 @@ def check_clean_accuracy(
     Returns:
         The outcome; ``.passed`` tells whether it is as expected, ``str()`` describes it.
     """
-    if expected is None:
-        expected = model.card.clean_accuracy if isinstance(model, Classifier) else None
+    if expected is None and isinstance(model, Classifier):
+        expected = model.card.clean_accuracy
     if expected is None:
         raise OptionError("expected must be given: the model's card does not say how accurate it is.")
     correct, count = clean_accuracy(model, dataset, images)

@@ -13,7 +13,7 @@ from torch import nn
 
 from findtta.errors import MissingExtraError, OptionError
 from findtta.images import Preprocessing
-from findtta.models.card import Classifier, ModelCard, Triple, find_normalization
+from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard, Triple, find_normalization
 from findtta.models.weights import fit, read_weights
 from findtta.models.zoo import ARCHITECTURES, SHIPPED, build, find_architecture
 
@@ -56,30 +56,31 @@ def load(
         return _load_own(name, weights, num_classes or fallback_classes, normalization)
     path = find_weights(name, weights)
     state, card = read_weights(path)
-    if name in SHIPPED or weights is None:
-        if card is None:
+    if card is None:
+        if weights is None:
             raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
-        name = card.arch
-    if card is not None and card.arch != name:
-        raise OptionError(f"weights {str(path)!r} are of a {card.arch}, not of a {name}.")
-    if card is not None and num_classes not in (None, card.num_classes):
-        raise OptionError(f"num_classes: weights {str(path)!r} have {card.num_classes}, not {num_classes}.")
-    count = card.num_classes if card else num_classes or fallback_classes
-    if count is None:
-        raise OptionError(f"num_classes must be given, since {str(path)!r} has no card that says it.")
-    model = build(
-        name,
-        num_classes=count,
-        normalization=normalization or ((card.mean, card.std) if card else None),
-        img_size=img_size or (card.input_size if card else None),
-    )
+        count = num_classes or fallback_classes
+        if count is None:
+            raise OptionError(f"num_classes must be given, since {str(path)!r} has no card that says it.")
+    else:
+        if weights is not None and card.arch != name:
+            raise OptionError(f"weights {str(path)!r} are of a {card.arch}, not of a {name}.")
+        if num_classes not in (None, card.num_classes):
+            raise OptionError(f"num_classes: weights {str(path)!r} have {card.num_classes}, not {num_classes}.")
+        name, count = card.arch, card.num_classes
+        normalization, img_size = normalization or (card.mean, card.std), img_size or card.input_size
+    model = build(name, num_classes=count, normalization=normalization, img_size=img_size)
     fit(model.net, state, arch=name, source=str(path))
     if card is not None:
         built = model.card
         side = card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size
-        model.card = dataclasses.replace(
-            card, mean=built.mean, std=built.std, input_size=built.input_size, image_size=side
-        )
+        changed: dict[str, Any] = {
+            "mean": built.mean,
+            "std": built.std,
+            "input_size": built.input_size,
+            "image_size": side,
+        }
+        model.card = dataclasses.replace(card, **changed)
     return model.eval()
 
 
@@ -88,7 +89,7 @@ def find_weights(name: str, weights: str | Path | None = None) -> Path:
     if name in SHIPPED:
         if weights is not None:
             raise OptionError(f"weights: {name} brings its own. Name an architecture to load others.")
-        return Path(__file__).with_name("shipped") / SHIPPED[name]
+        return Path(__file__).with_name("shipped") / f"{name}.safetensors"
     if weights is None and name.endswith(".safetensors"):
         return Path(name)
     find_architecture(name)  # an unknown name is the likelier mistake
@@ -134,16 +135,18 @@ def preprocessing_of(
     Raises:
         OptionError: If nothing says the size.
     """
-    card = model.card if isinstance(model, Classifier) else None
-    side = image_size or (card.image_size or card.input_size if card else None)
-    if side is None:
+    if isinstance(model, Classifier):
+        card = model.card
+        image_size = image_size or card.image_size or card.input_size
+        crop = card.crop if crop is None else crop
+        interpolation = interpolation or card.interpolation
+    if image_size is None:
         raise OptionError(
             "image_size must be given (--image-size), such as 224: nothing says which size the model takes."
         )
     if crop is None:
-        crop = (card.crop if card else None) or (0.875 if side >= _LARGE else 1.0)
-    usual = (card.interpolation if card else None) or "bilinear"
-    return Preprocessing.square(side, crop, interpolation or usual)
+        crop = 0.875 if image_size >= _LARGE else 1.0
+    return Preprocessing.square(image_size, crop, interpolation or "bilinear")
 
 
 def _load_own(
@@ -152,16 +155,16 @@ def _load_own(
     num_classes: int | None,
     normalization: str | tuple[Triple, Triple] | None,
 ) -> Classifier:
-    model = load_module(name, weights).eval()
-    if isinstance(model, Classifier):
-        if normalization is None:
-            return model
+    model = load_module(name, weights)
+    if not isinstance(model, Classifier):
+        if num_classes is None:
+            raise OptionError(f"num_classes must be given for {name!r}, which has no card that says it.")
+        mean, std = NORMALIZATIONS["none"]
+        model = Classifier(model, ModelCard(arch=name, num_classes=num_classes, mean=mean, std=std))
+    if normalization is not None:
         mean, std = find_normalization(normalization)
-        return Classifier(model.net, dataclasses.replace(model.card, mean=mean, std=std)).eval()
-    if num_classes is None:
-        raise OptionError(f"num_classes must be given for {name!r}, which has no card that says it.")
-    mean, std = find_normalization(normalization or "none")
-    return Classifier(model, ModelCard(arch=name, num_classes=num_classes, mean=mean, std=std)).eval()
+        model = Classifier(model.net, dataclasses.replace(model.card, mean=mean, std=std))
+    return model.eval()
 
 
 def _call(target: str) -> nn.Module:

@@ -8,7 +8,6 @@ test-time adaptation benchmark the paper uses (26 and 50) switch to bottlenecks 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -16,16 +15,30 @@ _WIDTHS = (16, 32, 64)
 
 
 class ResidualBlock(nn.Module):
-    """Convolutions, each followed by BatchNorm and ReLU, beside a shortcut that is added before the last ReLU."""
+    """Convolutions, each followed by BatchNorm and ReLU, beside a shortcut that is added before the last ReLU.
 
-    def __init__(self, convolutions: Sequence[nn.Conv2d], downsample: nn.Module | None) -> None:
+    Args:
+        channels: The channels of the input.
+        shapes: Kernel size and channels of each convolution; the stride is that of the first 3x3.
+        stride: The stride of the block.
+        names: The names of the convolution and the BatchNorm in the shortcut of a block that changes the shape.
+    """
+
+    def __init__(self, channels: int, shapes: list[tuple[int, int]], stride: int, names: tuple[str, str]) -> None:
         super().__init__()
-        self.depth = len(convolutions)
-        for number, convolution in enumerate(convolutions, start=1):
-            self.add_module(f"conv{number}", convolution)
-            self.add_module(f"bn{number}", nn.BatchNorm2d(convolution.out_channels))
+        self.depth = len(shapes)
+        strided = next(number for number, (kernel, _) in enumerate(shapes) if kernel == 3)
+        inputs = [channels, *(out for _, out in shapes)]
+        for number, (kernel, out) in enumerate(shapes):
+            step = stride if number == strided else 1
+            convolution = nn.Conv2d(inputs[number], out, kernel, step, kernel // 2, bias=False)
+            self.add_module(f"conv{number + 1}", convolution)
+            self.add_module(f"bn{number + 1}", nn.BatchNorm2d(out))
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = downsample
+        self.downsample: nn.Module | None = None
+        if stride != 1 or channels != out:
+            layers = (nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.downsample = nn.Sequential(OrderedDict(zip(names, layers, strict=True)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output."""
@@ -34,18 +47,6 @@ class ResidualBlock(nn.Module):
             x = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(x))
             x = self.relu(x + shortcut if number == self.depth else x)
         return x
-
-
-def _basic(channels: int, width: int, stride: int) -> list[nn.Conv2d]:
-    return [nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.Conv2d(width, width, 3, 1, 1, bias=False)]
-
-
-def _bottleneck(channels: int, width: int, stride: int) -> list[nn.Conv2d]:
-    return [
-        nn.Conv2d(channels, width, 1, bias=False),
-        nn.Conv2d(width, width, 3, stride, 1, bias=False),
-        nn.Conv2d(width, 4 * width, 1, bias=False),
-    ]
 
 
 class CifarResNet(nn.Module):
@@ -62,36 +63,24 @@ class CifarResNet(nn.Module):
         blocks, rest = divmod(depth - 2, 6)
         if rest or blocks < 1:
             raise ValueError(f"depth must be 6n + 2, such as 20, 26 or 50, got {depth}.")
-        convolutions, expansion = (_bottleneck, 4) if depth >= 44 and not classic else (_basic, 1)
-        self.conv1 = nn.Conv2d(3, _WIDTHS[0], 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(_WIDTHS[0])
-        self.relu = nn.ReLU(inplace=True)
+        bottlenecks = depth >= 44 and not classic
+        # The names here and below are those of the checkpoints in circulation.
+        names = ("0", "1") if classic else ("conv", "bn")
         channels = _WIDTHS[0]
+        self.conv1 = nn.Conv2d(3, channels, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
         stages: list[nn.Module] = []
         for stage, width in enumerate(_WIDTHS, start=1):
-            layers: list[nn.Module] = []
+            shapes = [(1, width), (3, width), (1, 4 * width)] if bottlenecks else [(3, width), (3, width)]
+            layers = nn.Sequential()
             for number in range(blocks):
-                stride = 2 if stage > 1 and number == 0 else 1
-                out = width * expansion
-                shortcut = None
-                if stride != 1 or channels != out:
-                    shortcut = _shortcut(channels, out, stride, classic)
-                layers.append(ResidualBlock(convolutions(channels, width, stride), shortcut))
-                channels = out
-            stages.append(nn.Sequential(*layers))
+                layers.append(ResidualBlock(channels, shapes, 2 if stage > 1 and number == 0 else 1, names))
+                channels = shapes[-1][1]
+            stages.append(layers)
         self.layer1, self.layer2, self.layer3 = stages
-        # The names are those of the checkpoints in circulation.
         self.head = "fc" if classic else "classifier"
         setattr(self, self.head, nn.Linear(channels, num_classes, bias=classic))
-        self._initialise()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
-        x = self.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return getattr(self, self.head)(x.mean((2, 3)))
-
-    def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -100,8 +89,8 @@ class CifarResNet(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-
-def _shortcut(channels: int, out: int, stride: int, classic: bool) -> nn.Sequential:
-    names = ("0", "1") if classic else ("conv", "bn")
-    layers = (nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-    return nn.Sequential(OrderedDict(zip(names, layers, strict=True)))
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return getattr(self, self.head)(x.mean((2, 3)))

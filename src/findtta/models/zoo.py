@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,75 +38,50 @@ def import_timm() -> Any:
     return require("timm", "timm", "a timm model")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A kind of model.
 
     Attributes:
         summary: One line for lists.
-        build: Builds it for a number of classes; takes ``img_size`` as well if ``input_size`` is given.
+        depth: The depth of a ``CifarResNet``; None for a model of timm.
+        classic: Whether a ``CifarResNet`` is a classic one.
+        timm: The name of a model of timm.
+        caffe: Whether its strides and epsilons are those of Caffe and Keras.
         input_size: Side that it resizes its inputs to, or None if it takes any size.
         normalization: The usual one; None means by the number of classes.
         image_size: Side of the images it was made for, or None.
     """
 
     summary: str
-    build: Callable[..., nn.Module]
+    depth: int | None = None
+    classic: bool = False
+    timm: str = ""
+    caffe: bool = False
     input_size: int | None = None
     normalization: str | None = None
     image_size: int | None = None
 
-
-def _build_timm(name: str, num_classes: int, **options: Any) -> nn.Module:
-    model: nn.Module = import_timm().create_model(name, pretrained=False, num_classes=num_classes, **options)
-    return model
-
-
-def _build_caffe_resnet50(num_classes: int) -> nn.Module:
-    """Build timm's ResNet-50 with the stride where Caffe and Keras have it: in the first 1x1 convolution."""
-    net = _build_timm("resnet50", num_classes)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.eps = 1.001e-5
-        first, second = (getattr(module, name, None) for name in ("conv1", "conv2"))
-        if isinstance(first, nn.Conv2d) and isinstance(second, nn.Conv2d):  # a bottleneck
-            first.stride, second.stride = second.stride, (1, 1)
-    return net
+    def build(self, num_classes: int, **options: Any) -> nn.Module:
+        """Build it for a number of classes; ``img_size`` is taken as well if ``input_size`` is given."""
+        if self.depth is not None:
+            return CifarResNet(self.depth, num_classes, classic=self.classic)
+        net: nn.Module = import_timm().create_model(self.timm, num_classes=num_classes, **options)
+        for module in net.modules() if self.caffe else ():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 1.001e-5
+            first, second = (getattr(module, name, None) for name in ("conv1", "conv2"))
+            if isinstance(first, nn.Conv2d) and isinstance(second, nn.Conv2d):  # a bottleneck
+                # The stride is in the first 1x1 convolution.
+                first.stride, second.stride = second.stride, (1, 1)
+        return net
 
 
-def _cifar(summary: str, depth: int, *, classic: bool) -> Architecture:
-    return Architecture(summary, partial(CifarResNet, depth, classic=classic), image_size=32)
+_TABLES = tomllib.loads(Path(__file__).with_name("architectures.toml").read_text(encoding="utf-8"))
+ARCHITECTURES: Mapping[str, Architecture] = {name: Architecture(**fields) for name, fields in _TABLES.items()}
 
-
-def _efficientvit(summary: str, name: str) -> Architecture:
-    return Architecture(summary, partial(_build_timm, name), 224, "imagenet")
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "resnet20": _cifar("CIFAR ResNet-20, 0.27 M parameters", 20, classic=True),
-    "resnet26": _cifar("ResNet-26 of the TTA benchmark, 0.37 M parameters", 26, classic=False),
-    "resnet32": _cifar("CIFAR ResNet-32, 0.47 M parameters", 32, classic=True),
-    "resnet44": _cifar("CIFAR ResNet-44, 0.66 M parameters", 44, classic=True),
-    "resnet56": _cifar("CIFAR ResNet-56, 0.86 M parameters", 56, classic=True),
-    "resnet50-thin": _cifar(
-        "the TTA benchmark's ResNet-50 for CIFAR: thin bottlenecks, 0.78 M parameters", 50, classic=False
-    ),
-    "resnet50": Architecture("ImageNet ResNet-50 (timm)", partial(_build_timm, "resnet50"), None, "imagenet", 224),
-    "resnet50-caffe": Architecture(
-        "ImageNet ResNet-50 (timm) with the stride in the first 1x1 convolution, for Caffe and Keras weights",
-        _build_caffe_resnet50,
-        normalization="caffe",
-        image_size=224,
-    ),
-    "efficientvit_m0": _efficientvit("EfficientViT-M0 (timm)", "efficientvit_m0"),
-    "efficientvit_m5": _efficientvit("EfficientViT-M5 (timm), the paper's", "efficientvit_m5"),
-}
-
-#: Trained models whose weights come with the package, and their files.
-SHIPPED: Mapping[str, str] = {
-    "shapes-resnet26": "shapes-resnet26.safetensors",
-    "shapes-efficientvit_m0": "shapes-efficientvit_m0.safetensors",
-}
+#: Trained models whose weights come with the package.
+SHIPPED = ("shapes-resnet26", "shapes-efficientvit_m0")
 
 _BY_CLASSES = {10: "cifar10", 100: "cifar100", 1000: "imagenet"}
 
@@ -163,7 +139,7 @@ def find_architecture(name: str) -> Architecture:
         if not timm.is_model(timm_name):
             close = close_matches(timm_name, timm.list_models())
             raise UnknownNameError(f"timm has no model {timm_name!r}.{close}")
-        return Architecture("a model of timm", partial(_build_timm, timm_name))
+        return Architecture(summary="a model of timm", timm=timm_name)
     if name not in ARCHITECTURES:
         known = (*ARCHITECTURES, *SHIPPED)
         raise UnknownNameError(
