@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from findtta.data.dataset import CLEAN
@@ -26,24 +25,6 @@ _PAPER_SIZE = 64
 _CLAIMED_GROUPS = ("slightly over 15", "about 15", "about 10")  # by the paper, for batches of 64
 
 
-@dataclass(kw_only=True, eq=False)
-class Control(Item):
-    """A control of a claim of the paper."""
-
-    figures: Sequence[str] = ()  # the figures of the paper whose claims it is about
-    claim: str = ""  # the claim of its text that it is about
-    comment: str = ""  # what else the paper says or lacks about that
-
-    def paper_notes(self) -> list[str]:
-        figures = [numbers.figures()[id] for id in self.figures]
-        claims = [(figure.claim, f"Figure {figure.number}") for figure in figures]
-        if self.claim:
-            claim = numbers.claims()[self.claim]
-            stated = f"{claim.low:g} {claim.unit} " if claim.unit == "points" else ""
-            claims.append((f"{stated}{claim.says}", claim.where))
-        return [f"The paper says: {says} ({where}) {self.comment}".strip() for says, where in claims]
-
-
 def part_table(title: str, columns: Mapping[str, Sequence[Cell]], decimals: int) -> Table:
     """Return a table with a row for each part of the model, of columns by their titles."""
     headings = [Column(title=name, unit="", decimals=decimals) for name in columns]
@@ -60,7 +41,7 @@ def part_means(reading: Reading, measure: str) -> list[Cell]:
     return [reading.cell(statistics.fmean(part) if part else None) for part in means]
 
 
-class GroupCountControl(Control):
+class GroupCountControl(Item):
     """How many groups LFD finds where there are none, and how their number depends on the batch size."""
 
     titles: ClassVar = {"real": "features", "shuffled": "shuffled features", "noise": "noise"}
@@ -92,7 +73,7 @@ class GroupCountControl(Control):
         return [by_size, part_table(title, columns, decimals=1)]
 
 
-class AgreementControl(Control):
+class AgreementControl(Item):
     """Whether groups are domains or classes: purity and mutual information, beside those of random groups."""
 
     measures: ClassVar = {"purity": "purity", "nmi": "normalized mutual information"}
@@ -110,7 +91,7 @@ class AgreementControl(Control):
         return tables
 
 
-class GroupingControl(Control):
+class GroupingControl(Item):
     """What the groups contribute: FIND with random groups of the same sizes, single images, no groups."""
 
     streams = ("crossmix", "random", "static")
@@ -172,7 +153,7 @@ def minus(left: Cell, right: Cell) -> Cell:
     )
 
 
-class CleanControl(Control):
+class CleanControl(Item):
     """What adaptation costs where there is nothing to adapt to: clean and mostly clean streams."""
 
     longer = 10  # times as many images per domain, so that streams with one domain are not much shorter

@@ -117,7 +117,7 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
         facts=(*AXES["data"], *AXES["model"], "batch size", "reset", "device"),
         paper={setting.id: counterparts(setting, paper) for setting in settings},
         charts={setting.id: _charts(setting, looks) for setting in settings},
-        keys={k: {n: (charts.variable(look), look[2]) for n, look in of.items()} for k, of in looks.items()},
+        keys={k: {n: (charts.variable(look[0]), look[2]) for n, look in of.items()} for k, of in looks.items()},
         is_open=len(settings) <= _OPEN_SETTINGS,
         runs=[_run(run, columns) for run in runs],
         is_finite=math.isfinite,
