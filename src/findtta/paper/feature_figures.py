@@ -140,7 +140,7 @@ def _is_scored(run: Result) -> bool:
 class TSNE(Item):
     """Maps of features at a BatchNorm layer, by domain and by class."""
 
-    #: For each panel a title, the kind of truth that colours it, the depth of the layer, whether domains are mixed.
+    #: For each panel its title, the kind of truth that colours it, the depth of the layer, whether it is mixed.
     shown: Sequence[Mapping[str, Any]]
 
     def pictures(self, study: Study) -> list[Picture]:

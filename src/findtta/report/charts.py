@@ -177,9 +177,9 @@ def layer_chart(
         axis.set_ylim(bottom=0)
         for index, line in enumerate(series if what == "score" else ()):
             colour = look[line.name][0]
-            for (x, layer), y in zip(placed[line.name], line.y, strict=True):
-                face = colour if layer.is_split else _HOLLOW
-                axis.plot(x, y, "o", color=colour, mfc=face, ms=5, gid=f"series-{index}-marks")
+            faces = [colour if layer.is_split else _HOLLOW for _, layer in placed[line.name]]
+            marks = axis.scatter(line.x, line.y, 25, faces, edgecolors=colour, linewidths=1, zorder=3)
+            marks.set(gid=f"series-{index}-marks", clip_on=True)
 
     names = max(([layer.name for layer in found] for found in layers.values()), key=len)
     y = {"groups": "groups", "score": "sensitivity score"}[what]

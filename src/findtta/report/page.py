@@ -175,11 +175,9 @@ class Setting:
         known = [mean for mean in column.values() if mean is not None]
         worst, best = (min, max) if VALUES[value].higher_is_better else (max, min)
         own = column[method]
-        return (
-            0.0
-            if own is None or best(known) == worst(known)
-            else (own - worst(known)) / (best(known) - worst(known))
-        )
+        if own is None or best(known) == worst(known):
+            return 0.0
+        return (own - worst(known)) / (best(known) - worst(known))
 
     def collapses(self, method: str, stream: str) -> str:
         """Describe the collapses of a method on a stream."""
