@@ -276,7 +276,7 @@ def _content(svg: str, panel: Panel, by: str, says: Sequence[str]) -> str:
         index, _, part = rest.partition("-")
         series, is_main = panel.series[int(index)], part == "0"
         attributes = {
-            "class": f"series {('point' if says else 'line') if is_main else part}",
+            "class": ("point" if is_main else part) if says else f"series {'line' if is_main else part}",
             f"data-{by}": series.name,
             "data-name": series.name,
             "data-color": variable(series.look[0]),
