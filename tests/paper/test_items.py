@@ -11,14 +11,12 @@ from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import UnknownNameError
-from findtta.paper import gather as gathering
-from findtta.paper import items, numbers
+from findtta.paper import items, numbers, results
 from findtta.paper.accuracy_tables import claims_about
 from findtta.paper.context import Context, Setup, is_dataset
-from findtta.paper.gather import gather, take
 from findtta.paper.items import Item
 from findtta.paper.measure import measure_groups, measure_memory, measure_times
-from findtta.paper.results import Probe, Reading, Results
+from findtta.paper.results import Probe, Reading, Results, gather, take
 from findtta.tables import Cell
 
 GROUPS = items.groups()
@@ -466,14 +464,16 @@ def calls(monkeypatch):
             raise ZeroDivisionError("no luck")
         return {"calls": settings["step"], "domains": plan.dataset.domains}
 
-    monkeypatch.setattr(gathering, "MEASUREMENTS", {"calls": count_calls})
+    monkeypatch.setattr(results, "MEASUREMENTS", {"calls": count_calls})
     return found
 
 
 def test_what_is_there_is_not_computed_again(tmp_path, calls):
     item, context, store = one_run(), tiny_context(), Store(tmp_path)
     steps = []
-    results = gather([item, item], context, store, progress=lambda *step: steps.append(step))
+    results = gather(
+        [*item.asked(context), *item.asked(context)], store, progress=lambda *step: steps.append(step)
+    )
     (first, second) = (results.get(spec) for spec in item.specs(context))
     assert first == second
     assert len(store.digests()) == 1
@@ -481,7 +481,7 @@ def test_what_is_there_is_not_computed_again(tmp_path, calls):
     assert results.get(probe).value == {"calls": 2, "domains": ["fog@5"]}
     assert any(what.startswith("find on static of shapes") for what, _, _ in steps)
     stamp = next(tmp_path.glob("*.json")).stat().st_mtime_ns
-    again = gather([item], context, store)
+    again = gather(item.asked(context), store)
     assert next(tmp_path.glob("*.json")).stat().st_mtime_ns == stamp
     assert again.get(probe) == results.get(probe)
     assert len(calls) == 1
@@ -505,7 +505,7 @@ def test_a_failed_probe_is_kept_and_can_be_tried_again(tmp_path, calls):
 def test_what_cannot_be_planned_is_a_failure_and_is_not_kept(tmp_path, calls):
     item, store = one_run(), Store(tmp_path)
     context = tiny_context(setups=(tiny_setup(model="resnet26", weights="nowhere.pt"),))
-    results = gather([item], context, store)
+    results = gather(item.asked(context), store)
     for result in results.runs:
         assert result.status == "failed"
         assert "nowhere.pt" in result.error["message"]
@@ -517,7 +517,7 @@ def test_what_cannot_be_planned_is_a_failure_and_is_not_kept(tmp_path, calls):
 def test_real_runs_fill_a_real_table(tmp_path):
     context = tiny_context(methods=("source", "find"), batch_size=32)
     item = load("resnet26")
-    document = item.document(context, gather([item], context, Store(tmp_path)))
+    document = item.document(context, gather(item.asked(context), Store(tmp_path)))
     found = {row.titles[0]: row.cells[0] for row in document.tables[0].rows}
     assert list(found) == ["Source", "FIND"]
     for of_row in found.values():

@@ -155,7 +155,7 @@ def _read(file: Traversable, where: str, folder: Path | None) -> Grid:
     if folder is None:
         return grid
     # Paths of a file are relative to it.
-    return grid.mapped(lambda own: {name: _resolve(name, value, folder) for name, value in own.items()})
+    return grid.mapped(lambda own: {name: resolve(name, value, folder) for name, value in own.items()})
 
 
 def _from_document(document: dict[str, Any]) -> Grid:
@@ -211,7 +211,7 @@ def _merge(settings: Settings, more: Settings) -> dict[str, Any]:
     return merged
 
 
-def _resolve(setting: str, value: Any, folder: Path) -> Any:
+def resolve(setting: str, value: Any, folder: Path) -> Any:
     """Return the value of a setting; a path becomes one below the folder, a name stays a name."""
     if setting == "weights" or (setting == "model" and value.endswith(".safetensors")):
         return str(folder / Path(value).expanduser())

@@ -19,9 +19,8 @@ from findtta.cli.output import print_text, progress_bar, tell
 from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
 from findtta.paper.context import NONE, Context, Setup, make_setup, read_setups
-from findtta.paper.gather import gather
 from findtta.paper.items import Item, all_items, find, groups
-from findtta.paper.results import Results
+from findtta.paper.results import Results, gather
 from findtta.tables import render
 
 #: The flags of a setup, by the name of its field; all but the options are given once for every dataset.
@@ -86,17 +85,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for item in chosen:
             with _bar(item) as callbacks:
-                everything = everything.also(
-                    gather(
-                        [item],
-                        context,
-                        store,
-                        executor=executor,
-                        planner=planner,
-                        retry_failed=arguments.retry_failed,
-                        **callbacks,
-                    )
+                more = gather(
+                    item.asked(context),
+                    store,
+                    executor=executor,
+                    planner=planner,
+                    retry_failed=arguments.retry_failed,
+                    **callbacks,
                 )
+            everything = everything.also(more)
             document = item.document(context, everything)
             files = document.save(output)
             print_text(f"{document.text()}\n\nwritten: {', '.join(map(str, files))}\n")

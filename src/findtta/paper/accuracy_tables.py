@@ -239,14 +239,13 @@ def _compared(claim: Claim, get: GetCell) -> Cell:
     )
     available = [pair for pair in zip(lefts, rights, strict=True) if pair[0].values and pair[1].values]
     own, base = (mean_values(pair[side].values for pair in available) for side in (0, 1))
-    values = {seed: compare(own[seed], base[seed]) for seed in own if seed in base}
-    if not available or len(available) == len(lefts):
-        return Cell(paper=claim.recompute(), values=values)
-    paper = [(left.paper, right.paper) for left, right in available if None not in (left.paper, right.paper)]
-    means = [
-        statistics.fmean(number for number in side if number is not None) for side in zip(*paper, strict=True)
-    ]
-    return Cell(paper=compare(*means) if means else None, values=values)
+    paper = claim.recompute()
+    if 0 < len(available) < len(lefts):
+        sides = zip(*available, strict=True)
+        paper = compare(
+            *(statistics.fmean(cell.paper for cell in side if cell.paper is not None) for side in sides)
+        )
+    return Cell(paper=paper, values={seed: compare(own[seed], base[seed]) for seed in own if seed in base})
 
 
 def _measured_columns(cells: Cells) -> list[str]:

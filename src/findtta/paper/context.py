@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from findtta.bench import RunSpec
+from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
-from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.models.open import NAMES
 from findtta.options import Options, option, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 
-RESNET, TRANSFORMER = "ResNet-50", "EfficientViT-M5"
+RESNET = "ResNet-50"
 QUICK_IMAGES = 128  # the fewest of which Shuffle can make a batch of one domain
 NONE = "-"
 
@@ -182,19 +182,14 @@ def read_setups(path: Path) -> tuple[Setup, ...]:
     if content or not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         raise InputError(f"--setup: {str(path)!r} must have tables [[setup]] and nothing else.")
     try:
-        return tuple(make_setup(_relative_to(path.parent, fields)) for fields in tables)
+        return tuple(
+            make_setup(
+                {
+                    name: resolve(name, value, path.parent) if isinstance(value, str) else value
+                    for name, value in fields.items()
+                }
+            )
+            for fields in tables
+        )
     except FindTTAError as error:
         raise type(error)(f"--setup: {str(path)!r}: {error}") from error
-
-
-def _relative_to(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with paths that are relative to a folder; names stay names."""
-    moved = dict(fields)
-    for name in ("data", "weights"):
-        if name in moved and moved[name] != SHAPES and moved[name] not in PUBLISHED:
-            path = folder / Path(moved[name]).expanduser()
-            moved[name] = str(path) if path.exists() or name == "weights" else moved[name]
-    place, colon, function = str(moved.get("model", "")).rpartition(":")
-    if place.endswith(".py"):
-        moved["model"] = f"{folder / Path(place).expanduser()}{colon}{function}"
-    return moved

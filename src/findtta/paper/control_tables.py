@@ -6,42 +6,21 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from findtta.data.dataset import CLEAN
 from findtta.paper import numbers
 from findtta.paper.accuracy_tables import STREAM_TITLES, stream_of
 from findtta.paper.context import Setup
 from findtta.paper.feature_figures import measured_groups
 from findtta.paper.items import Item, table
-from findtta.paper.measure import FEATURES, TRUTHS
+from findtta.paper.measure import TRUTHS
 from findtta.paper.notes import display
 from findtta.paper.numbers import METHODS
 from findtta.paper.results import Reading, Study
 from findtta.tables import Cell, Column, Table
 
 PARTS = ("first third of the layers", "middle third", "last third")
-BATCH_SIZES = (32, 64, 128)
 _PAPER_SIZE = 64
-_CLAIMED_GROUPS = ("slightly over 15", "about 15", "about 10")  # by the paper, for batches of 64
-
-
-@dataclass(kw_only=True, eq=False)
-class Control(Item):
-    """A control of a claim of the paper."""
-
-    figures: Sequence[str] = ()  # the figures of the paper whose claims it is about
-    claim: str = ""  # the claim of its text that it is about
-    comment: str = ""  # what else the paper says or lacks about that
-
-    def paper_notes(self) -> list[str]:
-        figures = [numbers.figures()[id] for id in self.figures]
-        claims = [(figure.claim, f"Figure {figure.number}") for figure in figures]
-        if self.claim:
-            claim = numbers.claims()[self.claim]
-            stated = f"{claim.low:g} {claim.unit} " if claim.unit == "points" else ""
-            claims.append((f"{stated}{claim.says}", claim.where))
-        return [f"The paper says: {says} ({where}) {self.comment}".strip() for says, where in claims]
 
 
 def part_table(title: str, columns: Mapping[str, Sequence[Cell]], decimals: int) -> Table:
@@ -60,17 +39,20 @@ def part_means(reading: Reading, measure: str) -> list[Cell]:
     return [reading.cell(statistics.fmean(part) if part else None) for part in means]
 
 
-class GroupCountControl(Control):
+@dataclass(kw_only=True, eq=False)
+class GroupCountControl(Item):
     """How many groups LFD finds where there are none, and how their number depends on the batch size."""
 
-    titles: ClassVar = {"real": "features", "shuffled": "shuffled features", "noise": "noise"}
+    features: Mapping[str, str]  # the title of each kind of features that groups are counted in
+    batch_sizes: Sequence[int]
+    claimed: Sequence[str]  # by the paper, for each part of the model and batches of 64
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
         rows = {}
-        for size in BATCH_SIZES:
+        for size in self.batch_sizes:
             reading = measured_groups(study, setup, "crossmix", size)
-            claimed = [Cell(text=text if size == _PAPER_SIZE else "") for text in _CLAIMED_GROUPS]
-            found = (part_means(reading, f"groups_{feature}") for feature in FEATURES)
+            claimed = [Cell(text=text if size == _PAPER_SIZE else "") for text in self.claimed]
+            found = (part_means(reading, f"groups_{feature}") for feature in self.features)
             for part, *cells in zip(PARTS, claimed, *found, strict=True):
                 rows[f"B {size}, {part}"] = cells
         by_size = table(
@@ -78,7 +60,7 @@ class GroupCountControl(Control):
             "batch and part of the model",
             (
                 Column(title="paper", kind="text", unit=""),
-                *(Column(title=self.titles[feature], unit="", decimals=1) for feature in FEATURES),
+                *(Column(title=title, unit="", decimals=1) for title in self.features.values()),
             ),
             rows,
         )
@@ -92,10 +74,11 @@ class GroupCountControl(Control):
         return [by_size, part_table(title, columns, decimals=1)]
 
 
-class AgreementControl(Control):
+@dataclass(kw_only=True, eq=False)
+class AgreementControl(Item):
     """Whether groups are domains or classes: purity and mutual information, beside those of random groups."""
 
-    measures: ClassVar = {"purity": "purity", "nmi": "normalized mutual information"}
+    measures: Mapping[str, str]  # their titles
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
         reading = measured_groups(study, setup, "crossmix", _PAPER_SIZE)
@@ -110,19 +93,12 @@ class AgreementControl(Control):
         return tables
 
 
-class GroupingControl(Control):
+@dataclass(kw_only=True, eq=False)
+class GroupingControl(Item):
     """What the groups contribute: FIND with random groups of the same sizes, single images, no groups."""
 
-    streams = ("crossmix", "random", "static")
-    #: For each row the partitioner, or a method that the paper compares.
-    groupings: ClassVar = {
-        "Source": "source",
-        "TBN": "tbn",
-        "whole batch, alpha as FIND": "none",
-        "single images, alpha as FIND": "instance",
-        "random groups, sizes as FIND": "random",
-        "FIND": "find",
-    }
+    streams: Sequence[str]
+    groupings: Mapping[str, str]  # for each row the partitioner, or a method that the paper compares
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
         cells = {
@@ -172,15 +148,12 @@ def minus(left: Cell, right: Cell) -> Cell:
     )
 
 
-class CleanControl(Control):
+@dataclass(kw_only=True, eq=False)
+class CleanControl(Item):
     """What adaptation costs where there is nothing to adapt to: clean and mostly clean streams."""
 
-    longer = 10  # times as many images per domain, so that streams with one domain are not much shorter
-    streams: ClassVar[dict[str, dict[str, Any]]] = {
-        "clean": {"stream": "crossmix", "domains": (CLEAN,)},
-        "nine tenths clean": {"stream": "mostly-clean:fraction=0.9"},
-        "all corrupted (CrossMix)": {"stream": "crossmix"},
-    }
+    longer: int  # times as many images per domain, so that streams with one domain are not much shorter
+    streams: Mapping[str, Mapping[str, Any]]  # the settings of their runs
 
     def tables_of(self, study: Study, setup: Setup) -> list[Table]:
         columns = []

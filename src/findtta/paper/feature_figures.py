@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from findtta.bench import Result
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
@@ -136,15 +136,12 @@ def _is_scored(run: Result) -> bool:
     return int(run.config["stream"]["batches"]) >= _cold_start(run)
 
 
+@dataclass(kw_only=True, eq=False)
 class TSNE(Item):
     """Maps of features at a BatchNorm layer, by domain and by class."""
 
-    #: For each panel a title, the truth that colours it, how deep the layer is, and whether domains are mixed.
-    shown = (
-        ("by domain, all mixed", "domain", 0.25, True),
-        ("by class, one domain", "class", 1.0, False),
-        ("by class, all domains mixed", "class", 1.0, True),
-    )
+    #: For each panel its title, the kind of truth that colours it, the depth of the layer, whether it is mixed.
+    shown: Sequence[Mapping[str, Any]]
 
     def pictures(self, study: Study) -> list[Picture]:
         # Separately, since domains and classes have a legend each.
@@ -152,15 +149,17 @@ class TSNE(Item):
         samples = SAMPLES_QUICK if study.context.quick else SAMPLES
         for setup in self.setups(study):
             images = study.context.spec(setup).images
-            for title, kind, depth, mixed in self.shown:
+            for one in self.shown:
                 run: dict[str, Any] = {"stream": "crossmix"}
-                if not mixed:
+                if not one["mixed"]:
                     # As many images as in the mixture: neighbours are nearer among more of them.
                     enough = None if images is None else max(images, samples)
                     run = {"stream": "static", "domains": MAIN_CORRUPTIONS[:1], "images": enough}
-                settings = {"samples": samples, "depth": depth}
+                settings = {"samples": samples, "depth": one["depth"]}
                 found = study.reading("map", setup, settings, method="source", **run).value
-                panels[kind] += [_map_panel(f"{setup.title}, {title}", found, kind)] if found else []
+                if found:
+                    title, kind = f"{setup.title}, {one['title']}", one["kind"]
+                    panels[kind].append(_map_panel(title, found, kind))
         return [
             drawn
             for kind, shown in panels.items()
@@ -182,10 +181,11 @@ def _map_panel(title: str, found: Mapping[str, Any], kind: str) -> Panel:
     return Panel(title=title, x="t-SNE 1", y="t-SNE 2", series=tuple(series), style="points")
 
 
+@dataclass(kw_only=True, eq=False)
 class Distance(Item):
     """How far instance statistics are from batch statistics, against accuracy, over severities."""
 
-    measures: ClassVar = {"l2": "L2 distance", "cosine": "cosine distance"}
+    measures: Mapping[str, str]  # their titles
 
     def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
         run = {"method": "tbn", "stream": "static", "domains": CORRUPTIONS, "severity": SEVERITIES}

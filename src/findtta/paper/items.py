@@ -1,7 +1,6 @@
 """The items of the paper: the runs and measurements each asks for, and the document it makes of them.
 
-An item never computes anything itself: ``findtta.paper.gather`` does, through a store, so that nothing is computed
-twice.
+An item never computes anything itself: ``gather`` does, through a store, so that nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -39,6 +38,9 @@ class Item:
     title: str = ""  # the paper's table or figure has its own
     alias: str = dataclasses.field(init=False, default="")  # its number in the paper, such as "table1", if any
     fixed_notes: Sequence[str] = ()  # what a reader must know, whatever it is made with
+    figures: Sequence[str] = ()  # the figures of the paper whose claims a control is about
+    claim: str = ""  # the claim of its text that a control is about
+    comment: str = ""  # what else the paper says or lacks about that
     places: Sequence[Place] = EVERY_DATASET  # the datasets and networks of the paper that it is about
 
     def __post_init__(self) -> None:
@@ -80,15 +82,19 @@ class Item:
 
     def paper_notes(self) -> list[str]:
         """Return what the paper says about it."""
-        printed = numbers.figures().get(self.id)
-        if printed is None:
-            return []
-        points = "The paper prints no numbers of this figure, so there are none to compare with."
-        return [
-            f"The paper says: {printed.claim}",
-            *([points] if printed.kind == "measurement" else []),
-            *(f"The paper: {note}" for note in printed.notes),
-        ]
+        figures = numbers.figures()
+        says = [f"{figures[id].claim} (Figure {figures[id].number})" for id in self.figures]
+        if self.claim:
+            claim = numbers.claims()[self.claim]
+            stated = f"{claim.low:g} {claim.unit} " if claim.unit == "points" else ""
+            says.append(f"{stated}{claim.says} ({claim.where}) {self.comment}")
+        notes = []
+        if self.id in figures:
+            says.append(figures[self.id].claim)
+            if figures[self.id].kind == "measurement":
+                notes.append("The paper prints no numbers of this figure, so there are none to compare with.")
+            notes += [f"The paper: {note}" for note in figures[self.id].notes]
+        return [*(f"The paper says: {one}" for one in says), *notes]
 
     def available(self, context: Context) -> list[tuple[Place, Setup]]:
         """Return the places that a setup stands for."""
@@ -101,13 +107,14 @@ class Item:
 
     def specs(self, context: Context) -> list[RunSpec]:
         """Return the runs that the item needs."""
-        return [asked for asked in self._asked(context) if isinstance(asked, RunSpec)]
+        return [one for one in self.asked(context) if isinstance(one, RunSpec)]
 
     def probes(self, context: Context) -> list[Probe]:
         """Return the measurements that the item needs."""
-        return [asked for asked in self._asked(context) if isinstance(asked, Probe)]
+        return [one for one in self.asked(context) if isinstance(one, Probe)]
 
-    def _asked(self, context: Context) -> Iterable[RunSpec | Probe]:
+    def asked(self, context: Context) -> Iterable[RunSpec | Probe]:
+        """Return the runs and measurements that the item needs."""
         study = Study(context)
         self.tables(study)
         self.pictures(study)

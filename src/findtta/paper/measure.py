@@ -37,7 +37,6 @@ from findtta.streams.plot import views
 Settings = Mapping[str, Any]
 Values = dict[str, Any]
 
-SOURCE = "source"
 #: Where groups are counted: in the features, in the features with every channel shuffled over the batch on its own
 #: (no two samples are similar any more), and in independent normal numbers (no structure at all).
 FEATURES = ("real", "shuffled", "noise")
@@ -71,7 +70,7 @@ def measure_times(plan: Plan, settings: Settings) -> Values:
             found[name] = {"error": f"{type(error).__name__}: {error}"}
     seconds = interleaved_seconds(models, batches)
     for name, model in models.items():
-        ratios = [own / source for own, source in zip(seconds[name], seconds[SOURCE], strict=True)]
+        ratios = [own / source for own, source in zip(seconds[name], seconds["source"], strict=True)]
         found[name] = {
             "ratio": statistics.median(ratios),
             "seconds": statistics.median(seconds[name]),
@@ -279,15 +278,12 @@ def measure_shares(plan: Plan, settings: Settings) -> Values:
 
 
 MEASUREMENTS: Mapping[str, Callable[[Plan, Settings], Values]] = {
-    "times": measure_times,
-    "memory": measure_memory,
-    "groups": measure_groups,
-    "gradients": measure_gradients,
-    "distances": measure_distances,
-    "map": measure_map,
-    "sheet": measure_sheet,
-    "shares": measure_shares,
-}
+    measure.__name__.removeprefix("measure_"): measure
+    for measure in (
+        measure_times, measure_memory, measure_groups, measure_gradients, measure_distances, measure_map,
+        measure_sheet, measure_shares,
+    )
+}  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.paper.accuracy_tables import STREAM_TITLES, mean_values, stream_of
@@ -143,11 +144,12 @@ def panel_title(setup: Setup, network: str) -> str:
     return f"{setup.title}, {network} ({setup.model})"
 
 
+@dataclass(kw_only=True, eq=False)
 class GainAndGradient(Item):
     """What batch statistics add, what fine-tuning adds on top of them, and the gradient at every step."""
 
-    streams: ClassVar = {"static": "Static", "crossmix": "CrossMix"}
-    methods: ClassVar = {"source": "Source", "tbn": "+ batch statistics (TBN)", "sar": "+ fine-tuning (SAR)"}
+    streams: Mapping[str, str]  # their titles
+    methods: Mapping[str, str]  # their titles
 
     def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
         lines = {title: (method, {"method": method}) for method, title in self.methods.items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import itertools
 import json
 import math
 import re
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from findtta import plots
 from findtta._extras import require
@@ -49,20 +52,16 @@ def clean(text: str) -> str:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each name that differs from the others in colour or line; if ``plots`` has one, that."""
-    known = {name: plots.LOOKS[name] for name in names if name in plots.LOOKS}
-    taken = {(colour, line) for colour, _, line in known.values()}
-    pairs = [(colour, line) for line in ("-", "--", ":", "-.") for colour in plots.CYCLE]
-    free = [pair for pair in pairs if pair not in taken]
-    for index, name in enumerate(name for name in names if name not in known):
-        colour, line = free[index % len(free)]
-        known[name] = colour, "o", line
-    return known
+    """Return a look for each name, with a colour and line of its own; that of ``plots`` if it has one."""
+    known = {name: (plots.LOOKS[name][0], "o", plots.LOOKS[name][2]) for name in names if name in plots.LOOKS}
+    pairs = [(colour, "o", line) for line in ("-", "--", ":", "-.") for colour in plots.CYCLE]
+    free = itertools.cycle(pair for pair in pairs if pair not in known.values())
+    return known | {name: next(free) for name in names if name not in known}
 
 
-def variable(look: Look) -> str:
-    """Return the colour of a look in the style sheet."""
-    return f"var(--{_VARIABLES[look[0]]})"
+def variable(colour: str) -> str:
+    """Return the variable of the style sheet for a colour."""
+    return f"var(--{_VARIABLES[colour]})"
 
 
 def curve_chart(runs: Mapping[str, Sequence[Result]], look: Mapping[str, Look], label: str) -> str:
@@ -82,8 +81,9 @@ def curve_chart(runs: Mapping[str, Sequence[Result]], look: Mapping[str, Look], 
                 x, y = min(points, key=lambda point: abs(point[0] - batch))
                 axis.plot(x, y, "x", color=look[method][0], ms=9, mew=2, gid=f"series-{index}-event")
 
-    panel = Panel(title="", x="batches", y="accuracy so far (%)", series=_series(curves, look))
-    return _svg(panel, label, "lines", _about("method", curves, look), finish)
+    series = tuple(_series(method, points, look) for method, points in curves.items())
+    panel = Panel(title="", x="batches", y="accuracy so far (%)", style="bands", series=series)
+    return _svg(panel, label, "method", finish)
 
 
 def cost_chart(points: Mapping[str, tuple[float, float, float]], look: Mapping[str, Look], label: str) -> str:
@@ -109,21 +109,15 @@ def cost_chart(points: Mapping[str, tuple[float, float, float]], look: Mapping[s
         best = frontier(places.values())
         axis.plot(*zip(*best, strict=True), color=_LINE, drawstyle="steps-post", linewidth=1.2, gid="frontier")
         axis.autoscale_view()
-        pixels = [(x, _HEIGHT - y) for x, y in axis.transData.transform(list(places.values()))]
-        for index, (name, (x, y), spot) in enumerate(
-            zip(places, pixels, place_labels(pixels, list(places)), strict=True)
-        ):
-            if spot:
-                at, offset = places[name], (spot[0] - x, y - spot[1])
-                axis.annotate(clean(name), at, offset, textcoords="offset points", gid=f"series-{index}-label")
+        label_points(axis, places)
 
-    about = [
-        {"method": name, "0": f"{name}: {accuracy:.2f} %, {latency:.1f} ms per batch, {memory:.0f} MB"}
+    says = [
+        f"{name}: {accuracy:.2f} %, {latency:.1f} ms per batch, {memory:.0f} MB"
         for name, (latency, accuracy, memory) in points.items()
     ]
-    series = _series({name: [place] for name, place in places.items()}, look, marker="o")
+    series = tuple(_series(name, [place], look) for name, place in places.items())
     panel = Panel(title="", x="median latency of a batch (ms)", y="accuracy (%)", style="points", series=series)
-    return _svg(panel, label, "points", about, finish)
+    return _svg(panel, label, "method", finish, says=says)
 
 
 def frontier(places: Iterable[Place]) -> list[Place]:
@@ -135,31 +129,29 @@ def frontier(places: Iterable[Place]) -> list[Place]:
     return kept
 
 
-def place_labels(places: Sequence[Place], names: Sequence[str]) -> list[Place | None]:
-    """Return where the left end of each label can be without covering a point or another label, or None."""
-    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
-    found: list[Place | None] = []
-    for (x, y), name in zip(places, names, strict=True):
-        width = 6.4 * len(name)
-        spots = [
-            (right, below)
-            for right, below in (
-                (x + 9, y + 4), (x - 9 - width, y + 4), (x - width / 2, y - 10), (x - width / 2, y + 19),
-                (x + 7, y - 7), (x + 7, y + 15), (x - 7 - width, y - 7), (x - 7 - width, y + 15),
+def label_points(axis: Axes, places: Mapping[str, Place]) -> None:
+    """Write names beside their points where they cover no point and no other name, or else not at all."""
+    box = require("matplotlib.transforms", "report", _PURPOSE).Bbox.from_extents
+    room = box(_LEFT, _HEIGHT - _BOTTOM, _WIDTH, _HEIGHT)
+    taken = [box(x - 6, y - 6, x + 6, y + 6) for x, y in axis.transData.transform([*places.values()])]
+    sides = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+    for index, (name, place) in enumerate(places.items()):
+        for right, up in sides:
+            label = axis.annotate(
+                clean(name),
+                place,
+                (9 * right, 8 * up),
+                textcoords="offset points",
+                fontsize=11.5,
+                ha=("center", "left", "right")[right],
+                va=("center_baseline", "bottom", "top")[up],
+                gid=f"series-{index}-label",
             )
-            if right > _LEFT and right + width < _WIDTH and 10 < below < _BOTTOM - 3
-        ]  # fmt: skip
-        boxes = {spot: (spot[0], spot[1] - 10, spot[0] + width, spot[1] + 3) for spot in spots}
-        free = next(
-            (spot for spot, box in boxes.items() if not any(_overlap(box, other) for other in taken)), None
-        )
-        found.append(free)
-        taken += [boxes[free]] if free else []
-    return found
-
-
-def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+            covered = label.get_window_extent()
+            if room.contains(*covered.min) and room.contains(*covered.max) and not covered.count_overlaps(taken):
+                taken.append(covered)
+                break
+            label.remove()
 
 
 def layer_chart(
@@ -169,75 +161,55 @@ def layer_chart(
 
     The marker of a layer that is not split is hollow.
     """
-    placed = {s: [(x, part) for x, part in enumerate(found, 1) if getattr(part, what) is not None]
-              for s, found in layers.items()}  # fmt: skip
-    points = {
-        stream: [(float(x), getattr(part, what)) for x, part in found] for stream, found in placed.items() if found
+    placed = {
+        stream: [(x, layer) for x, layer in enumerate(found, 1) if getattr(layer, what) is not None]
+        for stream, found in layers.items()
     }
-    if not points:
+    series = []
+    for stream, found in placed.items():
+        points = [(x, getattr(layer, what)) for x, layer in found]
+        spread = tuple(layer.groups_std for _, layer in found if what == "groups")
+        series += [_series(stream, points, look, spread)] if points else []
+    if not series:
         return ""
-    spreads = {stream: [part.groups_std for _, part in placed[stream]] for stream in points if what == "groups"}
 
     def finish(axis: Axes) -> None:
         axis.set_ylim(bottom=0)
-        for index, stream in enumerate(points if what == "score" else ()):
-            for split, face in ((True, look[stream][0]), (False, _HOLLOW)):
-                chosen = [
-                    (x, y)
-                    for (x, y), (_, part) in zip(points[stream], placed[stream], strict=True)
-                    if part.is_split == split
-                ]
-                across, up = [x for x, _ in chosen], [y for _, y in chosen]
-                axis.plot(across, up, "o", color=look[stream][0], mfc=face, ms=5, gid=f"series-{index}-marks")
+        for index, line in enumerate(series if what == "score" else ()):
+            colour = look[line.name][0]
+            faces = [colour if layer.is_split else _HOLLOW for _, layer in placed[line.name]]
+            marks = axis.scatter(line.x, line.y, 25, faces, edgecolors=colour, linewidths=1, zorder=3)
+            marks.set(gid=f"series-{index}-marks", clip_on=True)
 
-    names = max(([part.name for part in found] for found in layers.values()), key=len)
-    series = _series(points, look, spreads)
-    panel = Panel(
-        title="",
-        x="layer",
-        y={"groups": "groups", "score": "sensitivity score"}[what],
-        style="bands",
-        series=series,
-    )
-    return _svg(panel, label, "lines", _about("stream", points, look), finish, names)
+    names = max(([layer.name for layer in found] for found in layers.values()), key=len)
+    y = {"groups": "groups", "score": "sensitivity score"}[what]
+    panel = Panel(title="", x="layer", y=y, style="bands", series=tuple(series))
+    return _svg(panel, label, "stream", finish, names=names)
 
 
 def _series(
-    points: Mapping[str, Sequence[Place]],
-    look: Mapping[str, Look],
-    spreads: Mapping[str, Sequence[float]] | None = None,
-    marker: str = "",
-) -> tuple[Series, ...]:
-    return tuple(
-        Series(
-            name=name,
-            x=tuple(x for x, _ in line),
-            y=tuple(y for _, y in line),
-            spread=tuple((spreads or {}).get(name, ())),
-            look=(look[name][0], marker, look[name][2]),
-        )
-        for name, line in points.items()
-    )
-
-
-def _about(kind: str, names: Iterable[str], look: Mapping[str, Look]) -> list[dict[str, str]]:
-    return [{kind: name, "name": name, "color": variable(look[name])} for name in names]
+    name: str, points: Iterable[Place], look: Mapping[str, Look], spread: tuple[float, ...] = ()
+) -> Series:
+    x, y = zip(*points, strict=True)
+    return Series(name=name, x=x, y=y, spread=spread, look=look[name])
 
 
 def _svg(
     panel: Panel,
     label: str,
-    kind: str,
-    about: Sequence[Mapping[str, str]],
+    by: Literal["method", "stream"],
     finish: Callable[[Axes], None],
     names: Sequence[str] = (),
+    says: Sequence[str] = (),
 ) -> str:
     """Draw a panel as an element of a page, labelled for readers who cannot see it.
 
-    The script works on it according to its kind, ``"lines"`` or ``"points"``, reads values back by the ends of the
-    axes in ``data-x`` and ``data-y``, and finds in ``about`` the data attributes of each series. ``finish`` draws
-    what a panel cannot have, with ids that name the series; ``names`` are those of the values 1, 2, ... of x.
+    The script works on it according to its class, ``lines`` or ``points``, reads values back by the ends of the
+    axes in ``data-x`` and ``data-y``, and finds the name and colour of each series in its data attributes; ``by``
+    says what a series is. ``finish`` draws what a panel cannot have, with ids that name the series; ``names`` are
+    those of the values 1, 2, ... of x, and ``says`` what points say when they are pointed at.
     """
+    kind = "points" if panel.style == "points" else "lines"
     matplotlib, ticker = (require(name, "report", _PURPOSE) for name in ("matplotlib", "matplotlib.ticker"))
     label = clean(label)
     ends: dict[str, str] = {}
@@ -270,7 +242,7 @@ def _svg(
         warnings.simplefilter("ignore")  # about glyphs that its fonts lack: the browser has others
         size = _WIDTH / 72, _HEIGHT / 72
         drawn = plots.render(draw, size, title=label, kinds=("svg",), dpi=72)["svg"].decode()
-    content = clean(_content(drawn, kind, about))
+    content = clean(_content(drawn, panel, by, says))
     # Ids must be unique on the page.
     unique = hashlib.sha256(f"{label}{content}".encode()).hexdigest()[:8]
     content = re.sub(r'(<(?:path|clipPath) id="|url\(#|href="#)', rf"\g<1>c{unique}-", content)
@@ -281,7 +253,7 @@ def _svg(
     return f"<svg{_attributes(attributes)}>{content}</svg>"
 
 
-def _content(svg: str, kind: str, about: Sequence[Mapping[str, str]]) -> str:
+def _content(svg: str, panel: Panel, by: str, says: Sequence[str]) -> str:
     """Return the content of an SVG file for the page: short numbers, variables for colours, data for ids."""
     content = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     for useless in (
@@ -302,15 +274,15 @@ def _content(svg: str, kind: str, about: Sequence[Mapping[str, str]]) -> str:
         if name != "series":
             return '<g class="frontier">' if name == "frontier" else "<g>"
         index, _, part = rest.partition("-")
-        known = about[int(index)]
-        classes = {
-            "class": f"series {'line' if part == '0' else part}" if kind == "lines" else part.replace("0", "point")
+        series, is_main = panel.series[int(index)], part == "0"
+        attributes = {
+            "class": ("point" if is_main else part) if says else f"series {'line' if is_main else part}",
+            f"data-{by}": series.name,
+            "data-name": series.name,
+            "data-color": variable(series.look[0]),
         }
-        title = known.get(part, "")  # what a cross or a point says when it is pointed at
-        data = {
-            f"data-{key}": value for key, value in known.items() if key in ("method", "stream", "name", "color")
-        }
-        return f"<g{_attributes(classes | data)}>" + (f"<title>{html.escape(title)}</title>" if title else "")
+        title = f"<title>{html.escape(says[int(index)])}</title>" if says and is_main else ""
+        return f"<g{_attributes(attributes)}>{title}"
 
     return re.sub(r"\s*\n\s*", "\n", re.sub(r'<g id="([^"]*)">', group, content))
 
@@ -330,12 +302,7 @@ class Layer:
     groups: float | None
     groups_std: float  # over batches and seeds
     score: float | None
-    split: float | None  # the fraction of the runs in which it was split
-
-    @property
-    def is_split(self) -> bool:
-        """Whether it was split in most runs, or always is."""
-        return self.split is None or self.split >= 0.5
+    is_split: bool  # in most runs, or always
 
 
 def layers_of(runs: Sequence[Result]) -> list[Layer]:
@@ -361,7 +328,7 @@ def _layer(name: str, parts: Sequence[Mapping[str, Any]]) -> Layer:
         groups=fmean(groups) if groups else None,
         groups_std=math.sqrt(variance + (pvariance(groups) if len(groups) > 1 else 0.0)),
         score=fmean(scores) if scores else None,
-        split=fmean(split) if split else None,
+        is_split=not split or fmean(split) >= 0.5,
     )
 
 
@@ -369,10 +336,8 @@ def curve(runs: Sequence[Result]) -> list[Place]:
     """Return the accuracy so far by batch, as the mean over runs, with at most ``CURVE_POINTS`` points."""
     curves = [dict(zip(run.running["batch"], run.running["accuracy"], strict=True)) for run in runs]
     shared = sorted(set.intersection(*(set(points) for points in curves))) if curves else []
-    if len(shared) > CURVE_POINTS:  # evenly spaced, with the first and the last
-        step = (len(shared) - 1) / (CURVE_POINTS - 1)
-        shared = [shared[round(index * step)] for index in range(CURVE_POINTS)]
-    return [(batch, fmean(points[batch] for points in curves)) for batch in shared]
+    chosen = np.linspace(0, len(shared) - 1, min(len(shared), CURVE_POINTS)).round().astype(int)
+    return [(batch, fmean(points[batch] for points in curves)) for batch in (shared[place] for place in chosen)]
 
 
 def collapses(runs: Iterable[Result]) -> list[tuple[float, str]]:

@@ -117,7 +117,7 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
         facts=(*AXES["data"], *AXES["model"], "batch size", "reset", "device"),
         paper={setting.id: counterparts(setting, paper) for setting in settings},
         charts={setting.id: _charts(setting, looks) for setting in settings},
-        keys={k: {n: (charts.variable(look), look[2]) for n, look in of.items()} for k, of in looks.items()},
+        keys={k: {n: (charts.variable(look[0]), look[2]) for n, look in of.items()} for k, of in looks.items()},
         is_open=len(settings) <= _OPEN_SETTINGS,
         runs=[_run(run, columns) for run in runs],
         is_finite=math.isfinite,
@@ -175,11 +175,9 @@ class Setting:
         known = [mean for mean in column.values() if mean is not None]
         worst, best = (min, max) if VALUES[value].higher_is_better else (max, min)
         own = column[method]
-        return (
-            0.0
-            if own is None or best(known) == worst(known)
-            else (own - worst(known)) / (best(known) - worst(known))
-        )
+        if own is None or best(known) == worst(known):
+            return 0.0
+        return (own - worst(known)) / (best(known) - worst(known))
 
     def collapses(self, method: str, stream: str) -> str:
         """Describe the collapses of a method on a stream."""
