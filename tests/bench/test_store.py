@@ -80,11 +80,14 @@ def test_unknown_digests_are_named(store):
         (b"[" * 100_000, "nested too deeply"),
         (b'{"format": 2}', "another version"),
         (b'{"format": 1, "grid": []}', "unexpected keyword"),
-        (b'{"format": 1, "digest": "0123", "status": "done", "spec": {}}', "config.method is missing"),
+        (b'{"format": 1, "digest": "0123", "status": "done", "spec": {}}', "config.data is missing"),
         (b'{"format": 1, "digest": "0123", "status": "gone", "spec": {}}', "got 'gone'"),
-        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": 3}', "spec is 3"),
+        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": 3}', "spec must be a table"),
         (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "error": "x"}', "error"),
-        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "layers": {}}', "layers is {}"),
+        (
+            b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "layers": {}}',
+            "layers must be a list",
+        ),
         (b'{"format": 1, "digest": "9999", "status": "failed", "spec": {}}', "holds the result '9999'"),
     ],
 )
