@@ -82,14 +82,14 @@ class Result:
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1, sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: str | bytes) -> Self:
         """Return the result in a JSON document; ``InputError`` says what is missing or wrong in it."""
         try:
             document = json.loads(text)
             if (written_as := document.pop("format", None)) != FORMAT:
                 raise TypeError(f"format must be {FORMAT}, got {written_as!r}; has another version written it?")
             result = cls(**document)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"not the result of a run: {error}") from error
         if result.status not in ("done", "failed"):
             raise InputError(f"not the result of a run: status must be 'done' or 'failed', got {result.status!r}.")

@@ -151,9 +151,7 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
         header = ["layer" if name == "name" else name.replace("_", " ") for name in filled]
         yield render(header, [[layer.get(name) for name in filled] for layer in layers])
     if full:
-        yield render(
-            ("environment", "value"), _known(row, "environment")
-        )
+        yield render(("environment", "value"), _known(row, "environment"))
 
 
 def _known(row: Mapping[str, Any], group: str) -> list[tuple[str, str]]:
