@@ -3,8 +3,7 @@
 Wherever it is computed, each run gives a result: a run that raises an error, or whose process keeps dying, gives a
 record of the failure. Executors write no files, so workers need no shared disk.
 
-The method ``execute`` yields the result of each task as soon as it is there; closing the generator stops what still
-runs.
+The method ``execute`` yields the result of each task as soon as it is there; closing the generator stops the rest.
 """
 
 from __future__ import annotations

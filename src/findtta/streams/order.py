@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -127,11 +127,7 @@ def serve_shuffled(domain_ids: Ints, samples: Samples, seed: int) -> Ints:
     return serve(domain_ids, queues)
 
 
-def batch_sizes(counts: int | Sequence[int], batch_size: int) -> Ints:
-    """Cut samples into full batches; the last of each of several stretches may be smaller."""
-    stretches = [counts] if isinstance(counts, int) else counts
-    sizes: list[int] = []
-    for count in stretches:
-        full, rest = divmod(count, batch_size)
-        sizes += [batch_size] * full + [rest] * bool(rest)
+def batch_sizes(counts: Iterable[int], batch_size: int) -> Ints:
+    """Cut stretches of samples into full batches; the last of each stretch may be smaller."""
+    sizes = [min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)]
     return np.array(sizes, np.int64)
