@@ -22,8 +22,9 @@ from typing import Any, Literal
 
 import torch
 
+from findtta._extras import require
 from findtta._processes import environment, ignore_sigint, threads_each, torch_threads, usable_cores
-from findtta._ray import Place, import_ray, ray_session
+from findtta._ray import Place, ray_session
 from findtta.bench.evaluate import Progress, failure, run
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
@@ -249,7 +250,7 @@ class Ray:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        import_ray("the executor 'ray'")
+        require("ray", "ray", "the executor 'ray'")
 
     def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
         """Yield the result of each run."""

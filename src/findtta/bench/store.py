@@ -108,10 +108,6 @@ class Store:
                 if result is not None:
                     yield result
 
-    def done(self) -> Iterator[Result]:
-        """Yield the results of the runs that did not fail."""
-        return (result for result in self.all() if result.is_done)
-
     def put(self, result: Result) -> bool:
         """Store a result in place of an earlier one of the same run, but never a failure in place of a success.
 

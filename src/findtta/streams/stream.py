@@ -22,7 +22,7 @@ from findtta._io import write_file
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError
 from findtta.options import make_options, parse_assignments, require_int, require_known
-from findtta.streams.order import Ints, Samples, Scenario
+from findtta.streams.order import Ints, Scenario
 from findtta.streams.scenarios import SCENARIOS
 
 # Raise it whenever the same arguments begin to give another stream, or the file another layout.
@@ -194,9 +194,8 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
     batch_size, seed = (int(value) if isinstance(value, np.integer) else value for value in (batch_size, seed))
     require_int("batch_size", batch_size, 1, LARGEST_BATCH)
     require_int("seed", seed, 0, _LARGEST_SEED)
-    samples = Samples.of(dataset)
-    _require_one_batch(len(samples), batch_size, "the dataset")
-    order = arrangement.arrange(samples, batch_size, seed)
+    _require_one_batch(len(dataset), batch_size, "the dataset")
+    order = arrangement.arrange(dataset, batch_size, seed)
     _require_one_batch(len(order.rows), batch_size, f"the stream {scenario!r}")
     return Stream(
         scenario=scenario,
@@ -204,7 +203,7 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
         seed=seed,
         batch_size=batch_size,
         dataset=dataset.identity,
-        domains=samples.domains,
+        domains=tuple(dataset.domains),
         domain_ids=order.domain_ids,
         rows=order.rows,
         sizes=order.sizes,
