@@ -127,6 +127,7 @@ def test_one_run_in_full(results, store):
     code, output, _ = results("--show", digest[:6])
     assert code == 0
     assert output.startswith(f"{digest}: done\n")
+    assert re.search(r"generated +yes\n", output)
     for text in ("options", '{"alpha": 0.8}', "calibration error", "fog@5", "disc", "BatchNorm2d", "groups mean"):
         assert text in output
     code, output, _ = results("--show", made("tbn").digest)

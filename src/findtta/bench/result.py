@@ -136,9 +136,9 @@ class Field:
         """The title with the unit."""
         return f"{self.title} in {self.unit}" if self.unit else self.title
 
-    def text(self, value: Any) -> str:
-        """Return a value of it for a reader."""
-        return f"{value:.{self.decimals}f} {self.unit}".rstrip() if isinstance(value, float) else str(value)
+    def shown(self, value: Any) -> Any:
+        """Return a value of it for a table: numbers that are not whole with their decimals and unit."""
+        return f"{value:.{self.decimals}f} {self.unit}".rstrip() if isinstance(value, float) else value
 
     def read(self, result: Result) -> Any:
         """Return its value in a result, or None if it is not there."""

@@ -154,9 +154,11 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
         yield render(("environment", "value"), _known(row, "environment"))
 
 
-def _known(row: Mapping[str, Any], group: str) -> list[tuple[str, str]]:
+def _known(row: Mapping[str, Any], group: str) -> list[tuple[str, Any]]:
     return [
-        (field.title, field.text(row[name])) for name, field in FLAT_GROUPS[group].items() if row[name] is not None
+        (field.title, field.shown(row[name]))
+        for name, field in FLAT_GROUPS[group].items()
+        if row[name] is not None
     ]
 
 
