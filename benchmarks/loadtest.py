@@ -32,8 +32,9 @@ import psutil  # type: ignore[import-untyped]
 from loadtest_inputs import Inputs, Payload
 from tqdm import tqdm
 
+from findtta._extras import require
 from findtta._processes import environment
-from findtta._ray import first_line, import_ray
+from findtta._ray import first_line
 from findtta.cli.flags import add_flags, given
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.options import Options, option, require_int
@@ -341,7 +342,7 @@ def kill_one(choice: random.Random) -> list[str]:
 
 def join_ray() -> Any:
     """Join the Ray cluster of this machine, or of ``$RAY_ADDRESS``."""
-    ray = import_ray("killing replicas", "serve")
+    ray = require("ray", "serve", "killing replicas")
     if not ray.is_initialized():
         try:
             with environment(RAY_USAGE_STATS_ENABLED="0"):

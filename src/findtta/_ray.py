@@ -17,11 +17,6 @@ from findtta._processes import environment, ignore_sigint
 from findtta.errors import OptionError
 
 
-def import_ray(purpose: str, extra: str = "ray") -> Any:
-    """Import Ray, or say which extra installs it."""
-    return require("ray", extra, purpose)
-
-
 def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Any:
     """Join a Ray cluster, or start Ray on this machine.
 
@@ -37,7 +32,7 @@ def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local
     Raises:
         OptionError: If Ray cannot be started or joined.
     """
-    ray = import_ray("running on Ray", extra)
+    ray = require("ray", extra, "running on Ray")
     address = address or os.environ.get("RAY_ADDRESS")
     # Without an address Ray would join whatever cluster runs on this machine.
     options: dict[str, Any] = {"address": address}
@@ -56,7 +51,7 @@ def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local
 @contextlib.contextmanager
 def ray_session(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Iterator[Any]:
     """Use the Ray that this process has joined already, or else one that is joined or started for the block."""
-    ray = import_ray("running on Ray", extra)
+    ray = require("ray", extra, "running on Ray")
     if ray.is_initialized():
         yield ray
         return

@@ -54,7 +54,7 @@ def test_a_grid_of_flags_runs_once_and_is_compared(capsys, runs):
     assert "find" in captured.out
     assert "crossmix" in captured.out
     assert "[4/4] find:alpha=0.5 on crossmix of shapes" in captured.err
-    assert {(result.spec["method"], result.spec["stream"]) for result in Store(runs).done()} == {
+    assert {(result.spec["method"], result.spec["stream"]) for result in Store(runs).all() if result.is_done} == {
         (method, stream) for method in ("source", "find") for stream in ("static", "crossmix")
     }
     before = times(runs)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from findtta.bench.comparison import VALUES, compare
+from findtta.bench.comparison import compare
 from findtta.bench.naming import AXES, named_runs
-from findtta.bench.result import FLAT_COLUMNS, Result, flat
+from findtta.bench.result import FLAT_COLUMNS, VALUES, Result, flat
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import InputError, OptionError, UnknownNameError
 from made_results import made, unplanned
@@ -376,10 +376,32 @@ def test_results_that_lack_something_are_refused_by_its_name(path):
         Result.from_json(json.dumps(document))
 
 
-def test_a_part_that_is_something_else_is_refused():
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("config.model", "net", "config.model must be a table of names with values, got 'net'"),
+        ("config.data.domains", "fog", "config.data.domains must be a list, got 'fog'"),
+        ("config.data.domains", ["fog", 3], "config.data.domains.1 must be a text, got 3"),
+        ("config.seed", True, "config.seed must be a whole number, got True"),
+        ("config.data.images", 1.5, "config.data.images must be a whole number"),
+        ("metrics.accuracy", "high", "metrics.accuracy must be a number, got 'high'"),
+        ("metrics.accuracy", None, "metrics.accuracy is missing"),
+        ("per_domain", {"fog@5": {"samples": 3}}, "per_domain.fog@5.accuracy is missing"),
+        ("per_class", {"disc": 3}, "per_class.disc must be a table"),
+        ("per_round", [50.0, "x"], "per_round.1 must be a number"),
+        ("running.batch", {"0": 1}, "running.batch must be a list"),
+        ("layers", [{"name": "bn1", "kind": "BatchNorm2d"}], "layers.0.channels is missing"),
+        ("environment.started", "today", "environment.started must be a number"),
+        ("spec.seed", "0", "spec.seed must be a whole number, got '0'"),
+        ("collapse", {"batch": 3}, "collapse.reason is missing"),
+    ],
+    ids=str,
+)
+def test_results_with_a_value_of_another_type_are_refused_by_its_name(path, value, message):
     document = json.loads(made().to_json())
-    document["config"]["model"] = "net"
-    with pytest.raises(InputError, match=r"config\.model\.name is missing"):
+    *parts, name = path.split(".")
+    functools.reduce(dict.__getitem__, parts, document)[name] = value
+    with pytest.raises(InputError, match=re.escape(message)):
         Result.from_json(json.dumps(document))
 
 

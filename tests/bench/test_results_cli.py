@@ -127,6 +127,7 @@ def test_one_run_in_full(results, store):
     code, output, _ = results("--show", digest[:6])
     assert code == 0
     assert output.startswith(f"{digest}: done\n")
+    assert re.search(r"generated +yes\n", output)
     for text in ("options", '{"alpha": 0.8}', "calibration error", "fog@5", "disc", "BatchNorm2d", "groups mean"):
         assert text in output
     code, output, _ = results("--show", made("tbn").digest)
@@ -181,7 +182,7 @@ def test_csv_export(results, store, tmp_path):
     with path.open(newline="") as file:
         rows = {row["digest"]: row for row in csv.DictReader(file)}
     assert len(rows) == 7
-    for result in store.done():
+    for result in (result for result in store.all() if result.is_done):
         assert float(rows[result.digest]["accuracy"]) == result.accuracy
         assert json.loads(rows[result.digest]["options"]) == result.config["options"]
     assert rows[made("tbn").digest]["failure_message"] == "two\nlines"

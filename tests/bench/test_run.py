@@ -271,7 +271,7 @@ def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path
         ({"seed": True}, "seed must be a whole number"),
         ({"options": ["alpha"]}, "options must be names with values"),
         ({"method": None}, "method must be a text"),
-        ({"sed": 1}, "got 'sed'. Did you mean 'seed'"),
+        ({"sed": 1}, "Did you mean 'seed'"),
     ],
     ids=str,
 )

@@ -86,7 +86,7 @@ def test_nothing_is_kept_if_nothing_is_to_be(capsys, runs):
 
 def test_the_folder_of_results_can_be_named(tmp_path, runs):
     assert main(["run", *MODEL, *flags(runs=str(tmp_path / "other" / "place"))]) == 0
-    assert len(list(Store(tmp_path / "other" / "place").done())) == 1
+    assert len(list(Store(tmp_path / "other" / "place").all())) == 1
     assert not runs.exists()
 
 

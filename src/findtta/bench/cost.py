@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _MEGA = 1e6
 
+T = TypeVar("T")
 Call = Callable[[Tensor], object]
 
 
@@ -29,11 +32,9 @@ class PeakMemory:
         self._device = device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-            return
-        try:
-            _CLEAR.write_text("5")
-        except OSError:
-            return
+        else:
+            with contextlib.suppress(OSError):
+                _CLEAR.write_text("5")
 
     def read(self) -> float:
         """Return the peak so far."""
@@ -83,26 +84,26 @@ def interleaved_seconds(
     calls: Mapping[str, Call], batches: Sequence[Tensor], *, warmup: int = 1
 ) -> dict[str, list[float]]:
     """Return the seconds that each model takes for each batch, measured in turn as for the ratios."""
-    device = batches[0].device
     names = list(calls)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number, batch in enumerate((*batches[:warmup], *batches)):
         start = number % len(names)
         for name in (*names[start:], *names[:start]):
-            taken = _seconds(calls[name], batch, device)
+            taken, _ = timed(calls[name], batch)
             if number >= warmup:
                 seconds[name].append(taken)
     return seconds
 
 
-def _seconds(call: Call, batch: Tensor, device: torch.device) -> float:
-    if device.type == "cuda":
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call(batch)
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 1e3
+def timed(call: Callable[[Tensor], T], batch: Tensor) -> tuple[float, T]:
+    """Return how many seconds a model takes for a batch, and what it gives; waits for the device of the batch."""
+    _synchronize(batch.device)
     start = time.perf_counter()
-    call(batch)
-    return time.perf_counter() - start
+    given = call(batch)
+    _synchronize(batch.device)
+    return time.perf_counter() - start, given
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import findtta
 from findtta.algorithms.base import Adapted
-from findtta.bench.cost import PeakMemory
+from findtta.bench.cost import PeakMemory, timed
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
@@ -64,12 +64,8 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
         images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
         if plan.spec.reset == "domain":
             last_domain = _reset_at_new_domain(adapted, batch, last_domain)
-        inputs = to_input(images, device)
-        _synchronize(device)
-        start = time.perf_counter()
-        logits = adapted(inputs)
-        _synchronize(device)
-        latencies.append(1e3 * (time.perf_counter() - start))
+        seconds, logits = timed(adapted, to_input(images, device))
+        latencies.append(1e3 * seconds)
         metrics.update(logits, labels, batch.domain_ids, batch.round)
         guard.observe(logits)
         for name, layer in adapted.layers():
@@ -149,11 +145,6 @@ def _reset_at_new_domain(adapted: Adapted, batch: Batch, last: int | None) -> in
     if last is not None and first != last:
         adapted.reset()
     return first
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class GroupCounts:

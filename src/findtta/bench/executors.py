@@ -2,6 +2,8 @@
 
 Wherever it is computed, each run gives a result: a run that raises an error, or whose process keeps dying, gives a
 record of the failure. Executors write no files, so workers need no shared disk.
+
+The method ``execute`` yields the result of each task as soon as it is there; closing the generator stops the rest.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
+from findtta._extras import require
 from findtta._processes import environment, ignore_sigint, threads_each, torch_threads, usable_cores
-from findtta._ray import Place, import_ray, ray_session
+from findtta._ray import Place, ray_session
 from findtta.bench.evaluate import Progress, failure, run
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
@@ -58,14 +61,6 @@ Watch = Callable[[Task, float, float], None]
 
 def ignore(task: Task, done: float, accuracy: float) -> None:
     """Watch nothing."""
-
-
-class Executor(Protocol):
-    """Something that computes runs."""
-
-    def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
-        """Yield a result for each task as soon as it is there; closing the generator stops what still runs."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ class Serial:
     raise_errors: bool = False  # rather than record an error as the result of its run
 
     def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
-        """Compute runs; see :class:`Executor`."""
+        """Yield the result of each run."""
         for task in tasks:
             watch(task, 0.0, 0.0)
             with torch_threads(self.threads):
@@ -136,7 +131,7 @@ class Processes:
     threads: int | None = None  # of each run; by default the cores are divided among the workers
 
     def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
-        """Compute runs; see :class:`Executor`."""
+        """Yield the result of each run."""
         waiting = deque((task, 1) for task in tasks)
         threads = self.threads or threads_each(self.workers)
         busy: dict[Any, _Worker] = {}  # by their connections
@@ -174,10 +169,6 @@ class Processes:
 
 class ProcessDied(RuntimeError):
     """The process that computed a run ended in the middle of it."""
-
-
-class _Abandoned(BaseException):
-    """The process that waited for this run is gone."""
 
 
 class _Worker:
@@ -232,16 +223,12 @@ def _work(connection: multiprocessing.connection.Connection, threads: int) -> No
     planner = Planner()
 
     def tell(done: float, accuracy: float) -> None:
-        try:
-            connection.send((done, accuracy))
-        except OSError:
-            raise _Abandoned from None
+        connection.send((done, accuracy))
 
-    while True:
-        try:
+    # Once the process that waits is gone, nothing can be sent any more.
+    with contextlib.suppress(EOFError, OSError):
+        while True:
             connection.send(compute(connection.recv(), planner, tell))
-        except (EOFError, OSError, _Abandoned):
-            return
 
 
 @dataclass(frozen=True)
@@ -263,10 +250,10 @@ class Ray:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        import_ray("the executor 'ray'")
+        require("ray", "ray", "the executor 'ray'")
 
     def execute(self, tasks: Sequence[Task], watch: Watch = ignore) -> Generator[Result, None, None]:
-        """Compute runs; see :class:`Executor`."""
+        """Yield the result of each run."""
         on_cluster = self.address or os.environ.get("RAY_ADDRESS")
         workers = self.workers or usable_cores()
         threads = self.threads or (1 if on_cluster else threads_each(workers))
@@ -289,6 +276,10 @@ class Ray:
             finally:
                 for reference in pending:
                     ray.cancel(reference, force=True)
+
+
+#: Something that computes runs.
+Executor = Serial | Processes | Ray
 
 
 def _compute_on_ray(task: Task, place: Place, threads: int) -> Result:

@@ -18,13 +18,11 @@ Paths are relative to the file.
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
+import functools
 import itertools
-import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -99,22 +97,38 @@ def expand(grid: Grid) -> list[RunSpec]:
 
     Names and options of methods and streams are checked; data and weights are not opened.
     """
-    specs: dict[str, RunSpec] = {}
+    specs: list[RunSpec] = []
     for combination in itertools.product(*(grid.axes[name] for name in AXES if name in grid.axes)):
-        settings = dict(grid.settings)
-        for entry in combination:
-            settings = _merge(settings, entry)
-        spec = RunSpec.from_dict(settings)
-        specs.setdefault(json.dumps(spec.to_dict(), sort_keys=True), spec)
-    for spec in specs.values():
-        streams.parse(spec.stream)
-        method_options(spec)
-    return list(specs.values())
+        spec = RunSpec.from_dict(functools.reduce(_merge, combination, grid.settings))
+        if spec not in specs:
+            streams.parse(spec.stream)
+            method_options(spec)
+            specs.append(spec)
+    return specs
 
 
 def read(path: str | Path) -> Grid:
     """Read a grid from a TOML file."""
-    return _read(Path(path), str(path), Path(path).parent)
+    path = Path(path)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"grid: {path} cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise InputError(f"grid: {path} must be TOML in UTF-8: {error}.") from error
+    try:
+        lists, about = document.pop("grid", {}), str(document.pop("about", ""))
+        _check_names("at the top", document, (*SETTINGS, "grid", "about"))
+        if not isinstance(lists, dict):
+            raise OptionError("[grid] must be a table of lists.")
+        _check_names("in [grid]", lists, tuple(AXES))
+        axes = {name: _entries(name, values) for name, values in lists.items()}
+        grid = Grid(settings=document, axes=axes, about=about)
+        expand(grid)
+    except FindTTAError as error:
+        raise type(error)(f"grid: {path}: {error}") from error
+    # Paths of a file are relative to it.
+    return grid.mapped(lambda own: {name: _resolve(name, value, path.parent) for name, value in own.items()})
 
 
 def find(name: str) -> Grid:
@@ -122,51 +136,16 @@ def find(name: str) -> Grid:
     path = Path(name).expanduser()
     if path.is_file():
         return read(path)
-    known = _preset_files()
+    known = presets()
     if name not in known and (path.suffix or len(path.parts) > 1):
         raise InputError(f"grid: there is no file {name!r}. Give a TOML file, or a preset: {', '.join(known)}.")
     require_known("grid, unless it is a TOML file,", name, known)
-    return _read(known[name], f"preset {name!r}", None)
+    return known[name]
 
 
 def presets() -> dict[str, Grid]:
     """Return the grids that come with the package, by name."""
-    return {name: _read(file, f"preset {name!r}", None) for name, file in _preset_files().items()}
-
-
-def _preset_files() -> dict[str, Traversable]:
-    folder = importlib.resources.files("findtta.bench") / "presets"
-    files = sorted(folder.iterdir(), key=lambda file: file.name)
-    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
-
-
-def _read(file: Traversable, where: str, folder: Path | None) -> Grid:
-    try:
-        document = tomllib.loads(file.read_bytes().decode())
-    except OSError as error:
-        raise InputError(f"grid: {where} cannot be read ({error.strerror or error}).") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"grid: {where} must be TOML in UTF-8: {error}.") from error
-    try:
-        grid = _from_document(document)
-        expand(grid)
-    except FindTTAError as error:
-        raise type(error)(f"grid: {where}: {error}") from error
-    if folder is None:
-        return grid
-    # Paths of a file are relative to it.
-    return grid.mapped(lambda own: {name: resolve(name, value, folder) for name, value in own.items()})
-
-
-def _from_document(document: dict[str, Any]) -> Grid:
-    lists, about = document.pop("grid", {}), str(document.pop("about", ""))
-    _check_names("at the top", document, (*SETTINGS, "grid", "about"))
-    if not isinstance(lists, dict):
-        raise OptionError("[grid] must be a table of lists.")
-    _check_names("in [grid]", lists, tuple(AXES))
-    return Grid(
-        settings=document, axes={name: _entries(name, values) for name, values in lists.items()}, about=about
-    )
+    return {path.stem: read(path) for path in sorted(Path(__file__).with_name("presets").glob("*.toml"))}
 
 
 def _check_names(where: str, given: Settings, known: tuple[str, ...]) -> None:
@@ -189,7 +168,7 @@ def _entries(name: str, values: Any) -> list[Settings]:
 
 def _entry(name: str, value: Any) -> Settings:
     setting = AXES[name]
-    settings = dict(value) if isinstance(value, Mapping) else {setting: value}
+    settings: Settings = value if isinstance(value, Mapping) else {setting: value}
     _check_names(f"in an entry of {name}", settings, SETTINGS)
     if setting not in settings:
         raise OptionError(f"an entry of {name} must have a {setting!r}, got {settings!r}.")
@@ -202,12 +181,11 @@ def _entry(name: str, value: Any) -> Settings:
     return settings
 
 
-def _merge(settings: Settings, more: Settings) -> dict[str, Any]:
+def _merge(settings: Settings, more: Settings) -> Settings:
     merged = {**settings, **more}
     for name in _MERGED:
-        both = settings.get(name), more.get(name)
-        if isinstance(both[0], Mapping) and isinstance(both[1], Mapping):
-            merged[name] = {**both[0], **both[1]}
+        if all(isinstance(each.get(name), Mapping) for each in (settings, more)):
+            merged[name] = {**settings[name], **more[name]}
     return merged
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from findtta.bench.result import Result
+from findtta.bench.result import FLAT_GROUPS, Result
 from findtta.data.dataset import MAIN_CORRUPTIONS, split_domain
 from findtta.registry import BUILT_IN, load_method
 from findtta.streams import SCENARIOS
@@ -40,7 +40,7 @@ class NamedRun:
     """A result with its settings as values that can be compared; if it was never planned, those asked for."""
 
     result: Result
-    fields: Mapping[str, Any]
+    fields: dict[str, Any]
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
@@ -58,9 +58,9 @@ class NamedRun:
 
     def filter_values(self, name: str) -> set[Any]:
         """Return the values by which a filter finds this run, such as a method with and without its options."""
-        config, spec, word = self.result.config, self.result.spec, self.words.get(name, "")
+        spec, word = self.result.spec, self.words.get(name, "")
         values = {
-            "method": (word, config.get("method", spec.get("method"))),
+            "method": (word, word.partition(" (")[0]),
             "stream": (word, word.partition(":")[0]),
             "data": (word, word.removesuffix(" (generated)"), spec.get("data")),
             "model": (word, spec.get("model")),
@@ -74,14 +74,9 @@ class NamedRun:
 def named_runs(results: Iterable[Result]) -> list[NamedRun]:
     """Return results with their settings, in the order in which the runs began."""
     results = sorted(results, key=lambda result: (result.started, result.digest))
-    runs = [NamedRun(result, _fields(result) if result.config else _asked(result)) for result in results]
-    editions = _editions([run for run in runs if run.result.config])
-    return [
-        NamedRun(run.result, {**run.fields, "edition": editions[run.result.digest]})
-        if run.result.digest in editions
-        else run
-        for run in runs
-    ]
+    runs = [NamedRun(result, _fields(result)) for result in results]
+    _name_editions([run for run in runs if run.result.config])
+    return runs
 
 
 def ordered(fields: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -113,46 +108,33 @@ def told_apart(titles: Iterable[str], words: Sequence[Mapping[str, str]], fields
 
 
 def _fields(result: Result) -> dict[str, Any]:
-    config = result.config
-    data, stream, model = config["data"], config["stream"], config["model"]
-    says_so = "(generated)" in data["name"] or not data["generated"]
-    options = _assignments(_unusual_options(result))
-    scenario = SCENARIOS.get(stream["scenario"])
+    """Return the settings of a run, as far as they are known: one that was not planned has those asked for."""
+    known = {name: field.read(result) for name, field in FLAT_GROUPS["settings"].items()}
+    scenario, data = SCENARIOS.get(known["stream"]), known["data"]
     usual = {field.name: field.default for field in dataclasses.fields(scenario)} if scenario else {}
-    settings = _assignments(_unusual(stream["settings"], usual))
-    return {
-        "method": f"{config['method']} ({', '.join(options)})" if options else config["method"],
-        "stream": f"{stream['scenario']}:{','.join(settings)}" if settings else stream["scenario"],
-        "edition": "",
-        "model": model["name"],
-        "weights": model["weights"],
-        "data": data["name"] if says_so else f"{data['name']} (generated)",
-        "domains": tuple(data["domains"]),
-        "images": data["images"],
-        "identity": data["identity"],
-        "batch size": stream["batch_size"],
-        "reset": config["reset"],
-        "device": config["device"],
-    }
-
-
-def _asked(result: Result) -> dict[str, Any]:
-    """Return the settings that a run was asked for which failed before it was planned."""
-    spec, options = result.spec, result.spec.get("options")
+    options = _assignments(_unusual_options(result))
+    settings = _assignments(_unusual(known["stream_settings"] or {}, usual))
     fields = {
-        name.replace("_", " "): spec.get(name)
-        for name in ("stream", "model", "data", "batch_size", "reset", "device")
+        "method": f"{known['method']} ({', '.join(options)})" if options else known["method"],
+        "stream": f"{known['stream']}:{','.join(settings)}" if settings else known["stream"],
+        "edition": "",
+        "model": known["model"],
+        "weights": known["weights"],
+        "data": f"{data} (generated)" if known["generated"] and "(generated)" not in data else data,
+        "domains": None if known["domains"] is None else tuple(known["domains"]),
+        "images": known["images"],
+        "identity": known["data_identity"],
+        "batch size": known["batch_size"],
+        "reset": known["reset"],
+        "device": known["device"],
     }
-    given = f" ({', '.join(_assignments(options))})" if isinstance(options, Mapping) and options else ""
-    fields["method"] = f"{spec.get('method')}{given}"
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _unusual_options(result: Result) -> dict[str, Any]:
     """Return the options that are not the method's defaults, without a seed that is just the run's."""
-    asked = result.spec.get("options")
-    asked = asked if isinstance(asked, Mapping) else {}
-    defaults = _method_defaults(result.config["method"])
+    asked = result.spec.get("options", {})
+    defaults = _method_defaults(result.config.get("method", ""))
     if defaults is None:
         return dict(asked)
     options = {name: value for name, value in result.config["options"].items() if name != "seed" or name in asked}
@@ -186,30 +168,24 @@ def _assignments(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _editions(runs: Sequence[NamedRun]) -> dict[str, str]:
-    """Tell apart streams of the same name, settings and seed, but not the same samples; by digest of the run.
+def _name_editions(runs: Sequence[NamedRun]) -> None:
+    """Tell apart streams of the same name, settings and seed, but not the same samples.
 
     Different versions of findtta may make different streams from equal settings. Usually nothing differs, and the
-    edition is empty.
+    edition stays empty.
     """
-    samples: dict[tuple[Any, ...], set[tuple[str, str]]] = defaultdict(set)
+    found: dict[Any, dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
+    streams = {}
     for run in runs:
-        samples[run.contest, run.result.seed].add((_version(run), run.result.config["stream"]["digest"]))
-    torn: dict[tuple[Any, ...], bool] = {}  # where samples differ: whether also within one version
-    for (contest, _), found in samples.items():
-        if len({digest for _, digest in found}) > 1:
-            torn[contest] = torn.get(contest, False) or len(found) > len({version for version, _ in found})
-    return {
-        run.result.digest: f"digest {run.result.config['stream']['digest'][:8]}"
-        if torn[run.contest]
-        else f"findtta {_version(run)}"
-        for run in runs
-        if run.contest in torn
-    }
-
-
-def _version(run: NamedRun) -> str:
-    return str(run.result.config["versions"].get("findtta", "unknown"))
+        config = run.result.config
+        streams[run.result.digest] = config["versions"].get("findtta", "unknown"), config["stream"]["digest"]
+        found[run.contest][run.result.seed].add(streams[run.result.digest])
+    for run in runs:
+        by_seed = found[run.contest].values()
+        if any(len({digest for _, digest in seen}) > 1 for seen in by_seed):
+            version, digest = streams[run.result.digest]
+            unclear = any(len(seen) > len({version for version, _ in seen}) for seen in by_seed)
+            run.fields["edition"] = f"digest {digest[:8]}" if unclear else f"findtta {version}"
 
 
 def field_text(field: str, value: Any) -> str:

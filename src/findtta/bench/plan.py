@@ -68,13 +68,22 @@ class Planner:
         model, weights = self._model(spec.model, spec.weights, len(whole.classes), spec.normalization)
         if model.card.image_size or model.card.input_size:
             whole = self._data(spec.data, _text(spec.data_options), preprocessing_of(model))
-        dataset = self._part(whole, scenario, _text(settings), spec.domains, spec.severity, spec.images)
+        dataset = self._part(whole, scenario, spec.domains, spec.severity, spec.images)
         stream = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
-        _check_classes(spec, model, dataset)
+        if model.card.num_classes != len(dataset.classes):
+            raise InputError(
+                f"model {spec.model!r} has {model.card.num_classes} classes, but data {spec.data!r} has "
+                f"{len(dataset.classes)}: they do not belong together."
+            )
         config = {
             "method": spec.method,
             "options": dataclasses.asdict(options),
-            "model": {"name": _model_name(spec.model), "weights": weights, "input": _input(model)},
+            "model": {
+                "name": _model_name(spec.model),
+                "weights": weights,
+                # How it normalizes and resizes its input, which the weights do not show.
+                "input": {"mean": model.card.mean, "std": model.card.std, "size": model.card.input_size},
+            },
             "data": {
                 "name": dataset.name,
                 "identity": dataset.identity,
@@ -126,15 +135,8 @@ def _open_data(source: str, options: str, preprocessing: Preprocessing | None = 
         raise OptionError(f"data_options do not fit {source!r}: {error}.") from error
 
 
-def _part(
-    whole: DomainDataset,
-    scenario: str,
-    settings: str,
-    domains: tuple[str, ...] | None,
-    severity: int | tuple[int, ...] | None,
-    images: int | None,
-) -> DomainDataset:
-    return streams.SCENARIOS[scenario](**json.loads(settings)).part(whole, domains, severity, images)
+def _part(whole: DomainDataset, scenario: str, *choice: Any) -> DomainDataset:
+    return streams.SCENARIOS[scenario].part(whole, *choice)
 
 
 def _make_stream(dataset: DomainDataset, scenario: str, settings: str, batch_size: int, seed: int) -> Stream:
@@ -154,22 +156,8 @@ def _model_name(model: str) -> str:
     return f"{Path(place).name}{colon}{name}" if place.endswith(".py") else model
 
 
-def _input(model: Classifier) -> dict[str, Any]:
-    """Return how a model normalizes and resizes its input, which its weights do not show."""
-    card = model.card
-    return {"mean": list(card.mean), "std": list(card.std), "size": card.input_size}
-
-
 def _device_type(device: str) -> str:
     try:
         return torch.device(device).type
     except RuntimeError as error:
         raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {device!r}.") from error
-
-
-def _check_classes(spec: RunSpec, model: Classifier, dataset: DomainDataset) -> None:
-    if model.card.num_classes != len(dataset.classes):
-        raise InputError(
-            f"model {spec.model!r} has {model.card.num_classes} classes, but data {spec.data!r} has "
-            f"{len(dataset.classes)}: they do not belong together."
-        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,8 +70,7 @@ class Result:
     @property
     def started(self) -> float:
         """When the run began, in seconds since 1970, or 0 if that is not known."""
-        started = self.environment.get("started")
-        return float(started) if isinstance(started, int | float) else 0.0
+        return float(self.environment.get("started") or 0)
 
     @property
     def error_text(self) -> str:
@@ -81,113 +82,113 @@ class Result:
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1, sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the result in a JSON document, or raise ``InputError`` if it is not one."""
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the result in a JSON document; ``InputError`` says what is missing or wrong in it."""
         try:
-            fields = json.loads(text)
-            if fields.pop("format") != FORMAT:
-                raise InputError("the result was written by another version of findtta, in another format.")
-            result = cls(**fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
+            document = json.loads(text)
+            if (written_as := document.pop("format", None)) != FORMAT:
+                raise TypeError(f"format must be {FORMAT}, got {written_as!r}; has another version written it?")
+            result = cls(**document)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"not the result of a run: {error}") from error
         if result.status not in ("done", "failed"):
             raise InputError(f"not the result of a run: status must be 'done' or 'failed', got {result.status!r}.")
-        for name, empty in vars(cls(digest="", status="failed", spec={})).items():
-            value, kind = getattr(result, name), dict | None if empty is None else type(empty)
-            if not isinstance(value, kind):
-                raise InputError(f"not the result of a run: {name} is {value!r}.")
-        for path, names in _NEEDED.items():
-            first, _, second = path.partition(".")
-            if result.is_done or (first == "config" and result.config):
-                part = getattr(result, first)[second] if second else getattr(result, first)
-                missing = [name for name in names if not isinstance(part, dict) or name not in part]
-                if missing:
-                    raise InputError(f"not the result of a run: {path}.{missing[0]} is missing.")
+        empty = cls(digest="", status="failed", spec={})
+        for kind in (kind for group in _FIELDS.values() for kind in group.values()):
+            part, *path = kind.path.split(".")
+            value = getattr(result, part)
+            # A run that failed lacks most parts; one that is done has all but an error and perhaps a collapse.
+            if value != getattr(empty, part) or (result.is_done and value is not None):
+                kind.check(value, part, path)
+            if result.spec.get(kind.asked) is not None:
+                kind.check(result.spec[kind.asked], f"spec.{kind.asked}")
         return result
 
 
-#: What the parts of a result must have if it is done; the config also if it failed.
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "config": ("method", "options", "model", "data", "stream", "seed", "reset", "device", "versions"),
-    "config.model": ("name", "weights"),
-    "config.data": ("name", "identity", "generated", "domains", "images"),
-    "config.stream": ("scenario", "settings", "batch_size", "samples", "digest"),
-    "metrics": ("accuracy", "error", "nll", "brier", "ece"),
-    "running": ("batch", "accuracy"),
-    "cost": ("latency_ms", "peak_memory_mb"),
-    "cost.latency_ms": ("p50",),
+_TYPES: dict[str, tuple[Any, str]] = {
+    "str": (str, "a text"),
+    "int": (int, "a whole number"),
+    "float": (float | int, "a number"),
+    "bool": (bool, "true or false"),
+    "list": (list, "a list"),
+    "dict": (dict, "a table of names with values"),
 }
 
 
-#: The columns of :func:`flat` in groups, each with the type of its values; any of them may be None.
-FLAT_GROUPS: dict[str, dict[str, type]] = {
-    "run": {"digest": str, "status": str},
-    "settings": {
-        "method": str, "options": str, "model": str, "weights": str, "data": str, "data_identity": str,
-        "generated": bool, "domains": str, "images": int, "stream": str, "stream_settings": str,
-        "stream_digest": str, "batch_size": int, "batches": int, "seed": int, "reset": str, "device": str,
-    },
-    "measurements": {
-        "samples": int, "accuracy": float, "error": float, "mean_domain_accuracy": float, "nll": float,
-        "brier": float, "ece": float, "not_finite": int, "latency_p50_ms": float, "latency_p95_ms": float,
-        "latency_mean_ms": float, "images_per_second": float, "peak_memory_mb": float, "forward_passes": int,
-        "backward_passes": int, "collapse_batch": int, "collapse_reason": str,
-    },
-    "failure": {"failure_type": str, "failure_message": str},
-    "environment": {
-        "started": str, "seconds": float, "threads": int, "system": str,
-        "findtta": str, "torch": str, "numpy": str, "python": str,
-    },
-}  # fmt: skip
-#: All of these columns.
-FLAT_COLUMNS: dict[str, type] = {name: kind for group in FLAT_GROUPS.values() for name, kind in group.items()}
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A value that results have; the file ``result.toml`` lists them, and says what the attributes mean."""
+
+    path: str
+    type: str
+    optional: bool = False
+    asked: str = ""
+    title: str
+    unit: str = ""
+    decimals: int = 2
+    value: str = ""
+    label: str = ""
+    higher_is_better: bool = False
+    depends_on_machine: bool = False
+
+    @property
+    def caption(self) -> str:
+        """The title with the unit."""
+        return f"{self.title} in {self.unit}" if self.unit else self.title
+
+    def shown(self, value: Any) -> Any:
+        """Return a value of it for a table: numbers that are not whole with their decimals and unit."""
+        return f"{value:.{self.decimals}f} {self.unit}".rstrip() if isinstance(value, float) else value
+
+    def read(self, result: Result) -> Any:
+        """Return its value in a result, or None if it is not there."""
+        first, *path = self.path.split(".")
+        value = getattr(result, first)
+        for name in path:
+            value = (value or {}).get(name)
+        return result.spec.get(self.asked) if value is None and not result.config else value
+
+    def check(self, value: Any, where: str, path: Sequence[str] = ()) -> None:
+        """Raise ``InputError`` unless a part of a result has this value, of its type, at the end of a path."""
+        name, *rest = path or [""]
+        kind, words = _TYPES["list" if name == "[]" else "dict" if name else self.type]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InputError(f"not the result of a run: {where} must be {words}, got {value!r:.100}.")
+        if not name:
+            return
+        parts = dict(enumerate(value)) if name == "[]" else value
+        for part in parts if name in ("[]", "*") else [name]:
+            if parts.get(part) is not None:
+                self.check(parts[part], f"{where}.{part}", rest)
+            elif not self.optional:
+                raise InputError(f"not the result of a run: {where}.{part} is missing.")
+
+
+_FIELDS = {
+    group: {name: Field(**{"title": name.replace("_", " "), **about}) for name, about in fields.items()}
+    for group, fields in tomllib.loads(
+        importlib.resources.files("findtta.bench").joinpath("result.toml").read_text(encoding="utf-8")
+    ).items()
+}
+#: The columns of :func:`flat` in groups.
+FLAT_GROUPS = {group: fields for group, fields in _FIELDS.items() if group != "parts"}
+#: What tables of runs can show.
+VALUES = {field.value: field for field in FLAT_GROUPS["measurements"].values() if field.value}
 
 
 def flat(result: Result) -> dict[str, Any]:
-    """Return a result as a flat row, with a value or None for each of ``FLAT_COLUMNS``.
+    """Return a result as a flat row, with a value or None for each column of ``FLAT_GROUPS``.
 
     Options and settings are JSON texts, the time of the start is ISO 8601 in UTC.
     """
-    planned = {**result.spec, **result.config}  # what was asked for, where the run was not planned
-    model, data, stream = (result.config.get(name, {}) for name in ("model", "data", "stream"))
-    values = {
-        **result.environment,
-        **result.metrics,
-        **result.cost,
-        **{name: planned.get(name) for name in ("method", "seed", "reset", "device")},
-        "digest": result.digest,
-        "status": result.status,
-        "options": _json(planned.get("options")),
-        "model": model.get("name", result.spec.get("model")),
-        "weights": model.get("weights"),
-        "data": data.get("name", result.spec.get("data")),
-        "data_identity": data.get("identity"),
-        "generated": data.get("generated"),
-        "domains": _json(data.get("domains", result.spec.get("domains"))),
-        "images": data.get("images"),
-        "stream": stream.get("scenario", result.spec.get("stream")),
-        "stream_settings": _json(stream.get("settings")),
-        "stream_digest": stream.get("digest"),
-        "batch_size": stream.get("batch_size", result.spec.get("batch_size")),
-        "batches": stream.get("batches"),
-        **{f"latency_{name}_ms": value for name, value in result.cost.get("latency_ms", {}).items()},
-        **{f"collapse_{name}": value for name, value in (result.collapse or {}).items()},
-        **{f"failure_{name}": value for name, value in (result.error or {}).items()},
-        "started": datetime.fromtimestamp(result.started, UTC).isoformat(timespec="seconds"),
-    }
-    return {name: _typed(values.get(name), kind) for name, kind in FLAT_COLUMNS.items()}
+    values = {name: field.read(result) for group in FLAT_GROUPS.values() for name, field in group.items()}
+    row = {n: json.dumps(v, sort_keys=True) if isinstance(v, dict | list) else v for n, v in values.items()}
+    return row | {"started": datetime.fromtimestamp(result.started, UTC).isoformat(timespec="seconds")}
 
 
-def _typed(value: Any, kind: type) -> Any:
-    """Return a value if it has the type of its column, else None."""
-    if isinstance(value, bool) and kind is not bool:
-        return None
-    if kind is float and isinstance(value, int):
-        return float(value)
-    return value if isinstance(value, kind) else None
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, sort_keys=True)
+#: The type of each of these columns; any value may be None.
+FLAT_COLUMNS: dict[str, type] = {
+    name: {"int": int, "float": float, "bool": bool}.get(field.type, str)
+    for group in FLAT_GROUPS.values()
+    for name, field in group.items()
+} | {"started": str}

@@ -12,12 +12,9 @@ from typing import Any, Literal, Self, get_args
 
 from findtta.errors import OptionError
 from findtta.models.open import NAMES as MODEL_NAMES
-from findtta.options import Options, option, require_int, require_known
+from findtta.options import Options, make_options, option, require_int
 
 Reset = Literal["never", "domain"]
-
-_TEXTS = ("method", "model", "weights", "normalization", "data", "stream", "device")
-_PATHS = ("model", "weights", "data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +57,12 @@ class RunSpec(Options):
     device: str = option("cpu", "device the model runs on, such as cuda:0", metavar="DEVICE")
 
     def __post_init__(self) -> None:
-        for name in ("domains", "severity"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in _PATHS:
-            if isinstance(getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(getattr(self, name)))
-        for name in _TEXTS:
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
+        for name in ("method", "model", "weights", "normalization", "data", "stream", "device"):
             if not isinstance(getattr(self, name), str | None if name in ("weights", "normalization") else str):
                 raise OptionError(f"{name} must be a text, got {getattr(self, name)!r}.")
         for name in ("options", "data_options"):
@@ -93,15 +89,12 @@ class RunSpec(Options):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain values that JSON can represent."""
-        fields: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return fields
+        return dict(json.loads(json.dumps(dataclasses.asdict(self))))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Return the spec with these settings; the others keep their defaults."""
-        for name in fields:
-            require_known("a setting of a run", name, SETTINGS)
-        return cls(**fields)
+        return make_options("a run", cls, fields)
 
 
 #: The names of all settings of a run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -49,9 +49,7 @@ class Store:
         """Create the folder if necessary, and raise ``OptionError`` unless results can be written into it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self.folder / f".probe.{secrets.token_hex(4)}.part"
-            probe.touch(exist_ok=False)
-            probe.unlink()
+            tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
             raise self._unusable("a folder that can be written to", error) from error
         self._remove_stale_files()
@@ -110,10 +108,6 @@ class Store:
                 if result is not None:
                     yield result
 
-    def done(self) -> Iterator[Result]:
-        """Yield the results of the runs that did not fail."""
-        return (result for result in self.all() if result.is_done)
-
     def put(self, result: Result) -> bool:
         """Store a result in place of an earlier one of the same run, but never a failure in place of a success.
 
@@ -146,15 +140,11 @@ class Store:
     def _read(self, digest: str) -> Result | None:
         """Return a result, or None if there is none; ``InputError`` if its file cannot be used."""
         try:
-            result = Result.from_json(self.path(digest).read_bytes().decode())
+            result = Result.from_json(self.path(digest).read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise InputError(f"it cannot be read ({error.strerror}).") from error
-        except UnicodeDecodeError as error:
-            raise InputError("it is not a text file.") from error
-        except RecursionError as error:
-            raise InputError("it is nested too deeply to be a result.") from error
         if result.digest != digest:
             raise InputError(f"it holds the result {result.digest!r}, which belongs into a file of that name.")
         return result

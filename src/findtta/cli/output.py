@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from findtta._io import finite
 
-_PLAIN = {"±": "+-", "\N{GREEK SMALL LETTER ALPHA}": "alpha"}
+_PLAIN = {"±": "+-", "\N{GREEK SMALL LETTER ALPHA}": "alpha", "░": ".", "▒": ":", "▓": "#", "█": "@"}
 
 
 def print_text(text: str) -> None:

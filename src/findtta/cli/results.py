@@ -11,9 +11,9 @@ from typing import Any
 
 from findtta._extras import require
 from findtta._io import atomic_write, write_parquet
-from findtta.bench.comparison import VALUES, compare
+from findtta.bench.comparison import compare
 from findtta.bench.naming import AXES, NamedRun, named_runs
-from findtta.bench.result import FLAT_COLUMNS, FLAT_GROUPS, Result, flat
+from findtta.bench.result import FLAT_COLUMNS, FLAT_GROUPS, VALUES, Result, flat
 from findtta.bench.store import Store
 from findtta.cli.output import print_json, print_text
 from findtta.cli.stored import add_filters, add_runs, read_runs
@@ -23,20 +23,6 @@ from findtta.tables import render
 _SHORTEST_SHOWN = 8  # characters of a digest
 _TABLE_OPTIONS = ("value", "rows", "columns", "mix")
 _LAYER_COLUMNS = ("name", "kind", "channels", "groups_mean", "groups_std", "score", "split")
-#: Measurements with a title and a unit; the others are shown by the names of their columns.
-_TITLES = {
-    "accuracy": ("accuracy", "{:.2f} %"),
-    "error": ("error", "{:.2f} %"),
-    "mean_domain_accuracy": ("mean accuracy of the domains", "{:.2f} %"),
-    "nll": ("negative log-likelihood", "{:.4f}"),
-    "brier": ("Brier score", "{:.4f}"),
-    "ece": ("calibration error", "{:.2f} %"),
-    "not_finite": ("predictions with NaN", "{}"),
-    "latency_p50_ms": ("median latency of a batch", "{:.1f} ms"),
-    "latency_p95_ms": ("95th percentile of the latency", "{:.1f} ms"),
-    "latency_mean_ms": ("mean latency", "{:.1f} ms"),
-    "peak_memory_mb": ("peak memory", "{:.0f} MB"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,11 +136,9 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
     if result.error:
         yield result.error_text
     if full:
-        settings = [(name.replace("_", " "), value) for name, value in _known(row, "settings")]
-        yield render(("setting", "value"), settings)
+        yield render(("setting", "value"), _known(row, "settings"))
     if result.is_done:
-        measured = [_measurement(name, value) for name, value in _known(row, "measurements")]
-        yield render(("measurement", "value"), [*measured, *_further(result)])
+        yield render(("measurement", "value"), [*_known(row, "measurements"), *_further(result)])
     order = result.config.get("data", {}).get("domains", ())  # that of the stream, which the file does not keep
     domains = {name: result.per_domain[name] for name in (*order, *result.per_domain) if name in result.per_domain}
     for title, parts in (("domain", domains), ("class", result.per_class if full else {})):
@@ -171,12 +155,11 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
 
 
 def _known(row: Mapping[str, Any], group: str) -> list[tuple[str, Any]]:
-    return [(name, row[name]) for name in FLAT_GROUPS[group] if row[name] is not None]
-
-
-def _measurement(name: str, value: Any) -> tuple[str, str]:
-    title, form = _TITLES.get(name, (name.replace("_", " "), "{:.6g}" if isinstance(value, float) else "{}"))
-    return title, form.format(value)
+    return [
+        (field.title, field.shown(row[name]))
+        for name, field in FLAT_GROUPS[group].items()
+        if row[name] is not None
+    ]
 
 
 def _further(result: Result) -> Iterable[tuple[str, str]]:
@@ -187,7 +170,7 @@ def _further(result: Result) -> Iterable[tuple[str, str]]:
     ranked = sorted(classes, key=lambda name: (classes[name]["accuracy"], name))
     for title, name in (("worst class", ranked[0]), ("best class", ranked[-1])) if ranked else ():
         yield title, f"{name}, {classes[name]['accuracy']:.2f} %"
-    groups = [layer["groups_mean"] for layer in result.layers if layer["groups_mean"] is not None]
+    groups = [groups for layer in result.layers if (groups := layer.get("groups_mean")) is not None]
     if groups:
         mean, layers = sum(groups) / len(groups), len(groups)
         yield "groups per layer", f"{mean:.1f} ({min(groups):.1f} to {max(groups):.1f} over {layers} layers)"

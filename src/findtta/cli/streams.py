@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 
 from findtta.bench.spec import RunSpec
 from findtta.cli.flags import add_flags, given, names
+from findtta.cli.output import print_text
 from findtta.streams import SCENARIOS, Stream, make, parse, summarize
 
 PAPER_FIGURE = ("static", "crossmix", "shuffle", "random")
@@ -36,12 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = [parse(text) for text in names(arguments.stream) or ()]  # before anything slow
 
     from findtta.data.open import load
-    from findtta.streams.plot import ASCII, BLOCKS, can_show, draw, legend, save_figure
+    from findtta.streams.plot import draw, legend, save_figure
 
     spec = RunSpec(**given(arguments, RunSpec, ("data", "images", "batch_size", "seed")))
     dataset = load(spec.data)
     width = shutil.get_terminal_size().columns
-    shades = BLOCKS if can_show(BLOCKS, sys.stdout.encoding) else ASCII
     streams: list[Stream] = []
     for name, settings in wanted:
         part = SCENARIOS[name].part(dataset, names(arguments.domains), arguments.severity, spec.images)
@@ -50,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
         written = ",".join(f"{key}={value}" for key, value in stream.settings.items())
         print(f"{name}:{written}" if written else name, SCENARIOS[name].summary, sep=": ")
         if not arguments.output:
-            print(draw(stream, width, shades))
+            print_text(draw(stream, width))
         print(f"{summarize(stream, part)}\n")
     if arguments.output:
         save_figure(streams, arguments.output)
         print(f"drawn into {arguments.output}")
     else:
-        print(legend(shades))
+        print_text(legend())
     return 0

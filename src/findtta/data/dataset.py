@@ -86,8 +86,13 @@ class DomainDataset(ABC):
     def images(self, domain: str, rows: Rows) -> Images:
         """Return the images of some rows of a domain, in the order asked for."""
 
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of samples of each domain."""
+        return np.array([len(self.labels(domain)) for domain in self.domains], np.int64)
+
     def __len__(self) -> int:
-        return sum(len(self.labels(domain)) for domain in self.domains)
+        return int(self.counts.sum())
 
     def __repr__(self) -> str:
         height, width = self.image_size

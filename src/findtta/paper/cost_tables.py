@@ -189,7 +189,7 @@ class Clustering(CostTable):
 
 def mean_groups(result: Result) -> float:
     """Return the mean number of groups over layers and batches."""
-    counted = [layer["groups_mean"] for layer in result.layers if layer["groups_mean"] is not None]
+    counted = [groups for layer in result.layers if (groups := layer.get("groups_mean")) is not None]
     return statistics.fmean(counted) if counted else float("nan")
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from findtta._extras import require
 from findtta._io import finite
 from findtta._processes import usable_cores
-from findtta._ray import first_line, import_ray, ray_session
+from findtta._ray import first_line, ray_session
 from findtta.errors import FindTTAError, OptionError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.settings import Settings
@@ -168,7 +168,7 @@ class _Worker:
     """Predicts batches; lives in an actor."""
 
     def __init__(self, recipe: Any) -> None:
-        settings, state = import_ray("a worker").get(recipe)
+        settings, state = require("ray", "ray", "a worker").get(recipe)
         self._top: int | None = settings.top
         torch.set_num_threads(settings.threads)
         self._predictor: Predictor = settings.predictor()

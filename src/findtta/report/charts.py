@@ -317,7 +317,7 @@ def layers_of(runs: Sequence[Result]) -> list[Layer]:
 
 def _layer(name: str, parts: Sequence[Mapping[str, Any]]) -> Layer:
     groups, stds, scores = (
-        [part[key] for part in parts if part[key] is not None and math.isfinite(part[key])]
+        [found for part in parts if (found := part.get(key)) is not None and math.isfinite(found)]
         for key in ("groups_mean", "groups_std", "score")
     )
     split = [bool(part["split"]) for part in parts if part.get("split") is not None]

@@ -23,9 +23,9 @@ from typing import Any, Literal
 import findtta
 from findtta._extras import require
 from findtta._io import write_file
-from findtta.bench.comparison import VALUES, Comparison, compare
+from findtta.bench.comparison import Comparison, compare
 from findtta.bench.naming import AXES, NamedRun, named_runs, told_apart
-from findtta.bench.result import FLAT_GROUPS, Result, flat
+from findtta.bench.result import FLAT_GROUPS, VALUES, Result, flat
 from findtta.data.dataset import split_domain
 from findtta.errors import InputError
 from findtta.options import require_known
@@ -36,14 +36,6 @@ from findtta.tables import Cell
 
 TITLE = "Test-time adaptation results"
 FILTERS = ("method", "stream", "data", "model")
-MEASURES = {
-    "accuracy": "Accuracy",
-    "ece": "Calibration",
-    "nll": "Likelihood",
-    "brier": "Brier score",
-    "latency": "Latency",
-    "memory": "Memory",
-}
 _OPEN_SETTINGS = 2  # with more of them, charts are folded away at first
 #: What the name of a setting says if it takes more than data and model to tell settings apart.
 _TELLING = ("domains", "images", "batch size", "reset", "device", "weights", "identity")
@@ -113,7 +105,7 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         filters=names,
         settings=settings,
-        measures={value: (label, VALUES[value]) for value, label in MEASURES.items()},
+        measures={name: value for name, value in VALUES.items() if value.label},
         facts=(*AXES["data"], *AXES["model"], "batch size", "reset", "device"),
         paper={setting.id: counterparts(setting, paper) for setting in settings},
         charts={setting.id: _charts(setting, looks) for setting in settings},

@@ -4,19 +4,7 @@ A stream is data, made once from (dataset, scenario, settings, seed) before any 
 method gets the same batches. ``make`` makes one, ``Stream.save`` and ``Stream.load`` keep it.
 """
 
-from findtta.streams.make import SCENARIOS, make, parse
-from findtta.streams.order import Order, Samples, Scenario
-from findtta.streams.stream import Batch, Stream, Summary, summarize
+from findtta.streams.scenarios import SCENARIOS
+from findtta.streams.stream import Batch, Stream, Summary, make, parse, summarize
 
-__all__ = [
-    "SCENARIOS",
-    "Batch",
-    "Order",
-    "Samples",
-    "Scenario",
-    "Stream",
-    "Summary",
-    "make",
-    "parse",
-    "summarize",
-]
+__all__ = ["SCENARIOS", "Batch", "Stream", "Summary", "make", "parse", "summarize"]

@@ -1,13 +1,12 @@
-"""What all scenarios share: the samples they see, the order they give, and how they draw and cut."""
+"""What all scenarios share: the order they give, and how they draw and cut."""
 
 from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,29 +16,6 @@ from findtta.errors import OptionError
 from findtta.options import Options
 
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """All that a scenario may look at: the domains, the labels of the rows of each, and the number of classes."""
-
-    domains: tuple[str, ...]
-    labels: tuple[Ints, ...]
-    classes: int
-
-    @classmethod
-    def of(cls, dataset: DomainDataset) -> Self:
-        """Read the labels of a dataset."""
-        labels = tuple(np.asarray(dataset.labels(domain), np.int64) for domain in dataset.domains)
-        return cls(tuple(dataset.domains), labels, len(dataset.classes))
-
-    @cached_property
-    def counts(self) -> Ints:
-        """The number of samples of each domain."""
-        return np.array([len(labels) for labels in self.labels], np.int64)
-
-    def __len__(self) -> int:
-        return int(self.counts.sum())
 
 
 @dataclass(frozen=True)
@@ -76,7 +52,7 @@ class Scenario(Options, ABC):
     needs_clean: ClassVar[bool] = False
 
     @abstractmethod
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         """Put the samples into an order that depends on the seed, and cut it into batches."""
 
     @classmethod
@@ -97,12 +73,12 @@ class Scenario(Options, ABC):
             domains = picked if CLEAN in picked else (CLEAN, *picked)
         return dataset.pick(domains, severity, limit)
 
-    def require_domains(self, samples: Samples, least: int) -> None:
-        """Raise unless at least this many domains have samples."""
-        present = np.count_nonzero(samples.counts)
-        if present < least:
+    def require_two_domains(self, dataset: DomainDataset) -> None:
+        """Raise unless at least two domains have samples."""
+        present = np.count_nonzero(dataset.counts)
+        if present < 2:
             raise OptionError(
-                f"stream {self.name!r} needs at least {least} domains with samples, but the dataset has "
+                f"stream {self.name!r} needs at least 2 domains with samples, but the dataset has "
                 f"{present}: pick more domains, or take the stream 'crossmix'."
             )
 
@@ -121,17 +97,13 @@ def serve(domain_ids: Ints, queues: Sequence[Ints]) -> Ints:
     return rows
 
 
-def serve_shuffled(domain_ids: Ints, samples: Samples, seed: int) -> Ints:
+def serve_shuffled(domain_ids: Ints, dataset: DomainDataset, seed: int) -> Ints:
     """Return the row at each position, where every domain serves its rows in a random order of its own."""
-    queues = [generator(seed, "rows", index).permutation(count) for index, count in enumerate(samples.counts)]
+    queues = [generator(seed, "rows", index).permutation(count) for index, count in enumerate(dataset.counts)]
     return serve(domain_ids, queues)
 
 
-def batch_sizes(counts: int | Sequence[int], batch_size: int) -> Ints:
-    """Cut samples into full batches; the last of each of several stretches may be smaller."""
-    stretches = [counts] if isinstance(counts, int) else counts
-    sizes: list[int] = []
-    for count in stretches:
-        full, rest = divmod(count, batch_size)
-        sizes += [batch_size] * full + [rest] * bool(rest)
+def batch_sizes(counts: Iterable[int], batch_size: int) -> Ints:
+    """Cut stretches of samples into full batches; the last of each stretch may be smaller."""
+    sizes = [min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)]
     return np.array(sizes, np.int64)

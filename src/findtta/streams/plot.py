@@ -15,8 +15,8 @@ from findtta import plots
 from findtta._io import write_file
 from findtta.data.dataset import CLEAN, split_domain
 from findtta.errors import OptionError
-from findtta.streams.make import SCENARIOS
 from findtta.streams.order import Ints
+from findtta.streams.scenarios import SCENARIOS
 from findtta.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 Shares = NDArray[np.float64]
 Colour = tuple[float, float, float]
 
-#: From none to nearly all; the second for terminals that know ASCII only.
-BLOCKS = " ░▒▓█"
-ASCII = " .:#@"
+#: From none to nearly all.
+SHADES = " ░▒▓█"
 #: The share from which the second, third and last shade is used.
 STEPS = (0.12, 0.35, 0.75)
 #: What figures are written as.
@@ -74,7 +73,7 @@ def views(stream: Stream, columns: int, zoomed: int) -> list[View]:
     ]
 
 
-def draw(stream: Stream, width: int = 80, shades: str = BLOCKS) -> str:
+def draw(stream: Stream, width: int = 80) -> str:
     """Draw a stream as text: a line per domain in five shades, and one below that says what the columns are."""
     names = [_shortened(domain, max(8, width // 4)) for domain in stream.domains]
     margin = max(map(len, names))
@@ -83,30 +82,21 @@ def draw(stream: Stream, width: int = 80, shades: str = BLOCKS) -> str:
     lines = []
     for index, name in enumerate(names):
         levels = [np.digitize(view.shares[:, index], (0, *STEPS), right=True) for view in shown]
-        parts = ["".join(shades[level] for level in part) for part in levels]
+        parts = ["".join(SHADES[level] for level in part) for part in levels]
         lines.append(f"{name.rjust(margin)} |{'|'.join(parts)}|")
     first = [_shortened(view.title, len(view.shares)).ljust(len(view.shares)) for view in shown[:-1]]
     titles = " ".join([" " * (margin + 1), *first, shown[-1].title])
     return "\n".join([*lines, _shortened(titles, width)])
 
 
-def legend(shades: str = BLOCKS) -> str:
+def legend() -> str:
     """Say what the shades mean."""
-    upper = [f"{shade} up to {step:.0%}" for shade, step in zip(shades[1:], STEPS, strict=False)]
-    return f"share of the samples: {', '.join(upper)}, {shades[-1]} more"
+    upper = [f"{shade} up to {step:.0%}" for shade, step in zip(SHADES[1:], STEPS, strict=False)]
+    return f"share of the samples: {', '.join(upper)}, {SHADES[-1]} more"
 
 
 def _shortened(text: str, room: int) -> str:
     return text if len(text) <= room else text[: max(0, room - 2)] + ".."
-
-
-def can_show(shades: Sequence[str], encoding: str | None) -> bool:
-    """Whether a terminal of this encoding knows the characters."""
-    try:
-        "".join(shades).encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def save_figure(streams: Sequence[Stream], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios: the ways in which samples of several domains arrive; the scenario Wild has a module of its own."""
+"""Scenarios: the ways in which samples of several domains arrive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from findtta.data.dataset import CLEAN, SEVERITIES, split_domain
+from findtta.data.dataset import CLEAN, SEVERITIES, DomainDataset, split_domain
 from findtta.errors import OptionError
-from findtta.options import option
-from findtta.streams.order import Ints, Order, Samples, Scenario, batch_sizes, generator, serve_shuffled
+from findtta.options import option, require_int, require_number
+from findtta.streams.order import Ints, Order, Scenario, batch_sizes, generator, serve, serve_shuffled
 
-VARIANTS = ("text", "paper")
+# Numbers that Wild draws at once; how draws fall into blocks is part of the result, so this must not change.
+_BLOCK = 200_000
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ class Static(Scenario):
     def __post_init__(self) -> None:
         self.require_flag("across")
 
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        domains, counts = zip(*self.steps(samples), strict=True)
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        domains, counts = zip(*self.steps(dataset), strict=True)
         domain_ids = np.repeat(np.array(domains), counts)
-        sizes = batch_sizes(sum(counts) if self.across else counts, batch_size)
-        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
+        sizes = batch_sizes([sum(counts)] if self.across else counts, batch_size)
+        return Order(domain_ids, serve_shuffled(domain_ids, dataset, seed), sizes)
 
-    def steps(self, samples: Samples) -> list[tuple[int, int]]:
+    def steps(self, dataset: DomainDataset) -> list[tuple[int, int]]:
         """Return which domains come after one another, and how many samples of each."""
-        return list(enumerate(samples.counts.tolist()))
+        return list(enumerate(dataset.counts.tolist()))
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class Gradual(Static):
     summary = "each kind of drift grows and fades before the next one comes"
     usual_severity = SEVERITIES
 
-    def steps(self, samples: Samples) -> list[tuple[int, int]]:
+    def steps(self, dataset: DomainDataset) -> list[tuple[int, int]]:
         steps = []
-        for kind in _kinds(samples.domains):
-            *milder, worst = [(domain, int(samples.counts[domain])) for domain in kind]
+        for kind in _kinds(dataset.domains):
+            *milder, worst = [(domain, int(dataset.counts[domain])) for domain in kind]
             steps += [(domain, (count + 1) // 2) for domain, count in milder]
             steps += [worst, *((domain, count // 2) for domain, count in reversed(milder))]
         return steps
@@ -93,8 +94,8 @@ class CrossMix(Scenario):
     name = "crossmix"
     summary = "all domains mixed in every batch"
 
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        return Order(*mixed(samples, seed), batch_sizes(len(samples), batch_size))
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        return Order(*mixed(dataset, seed), batch_sizes([len(dataset)], batch_size))
 
 
 @dataclass(frozen=True)
@@ -112,18 +113,18 @@ class Lifelong(Scenario):
     def __post_init__(self) -> None:
         self.require_positive_int("rounds")
 
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        domain_ids, rows = np.concatenate([mixed(samples, seed, round_) for round_ in range(self.rounds)], axis=1)
-        sizes = np.tile(batch_sizes(len(samples), batch_size), self.rounds)
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        domain_ids, rows = np.concatenate([mixed(dataset, seed, round_) for round_ in range(self.rounds)], axis=1)
+        sizes = np.tile(batch_sizes([len(dataset)], batch_size), self.rounds)
         return Order(domain_ids, rows, sizes, passes=self.rounds)
 
 
-def mixed(samples: Samples, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
+def mixed(dataset: DomainDataset, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
     """Return the domains and rows of all samples in a random order, another one for each round."""
     # A trailing zero does not change a seed: round 0 is numpy's default_rng(seed), the order that TTAB has.
-    order = np.random.default_rng([seed, round_]).permutation(len(samples))
-    domain_ids = np.repeat(np.arange(len(samples.domains)), samples.counts)
-    rows = np.concatenate([np.arange(count) for count in samples.counts])
+    order = np.random.default_rng([seed, round_]).permutation(len(dataset))
+    domain_ids = np.repeat(np.arange(len(dataset.domains)), dataset.counts)
+    rows = np.concatenate([np.arange(count) for count in dataset.counts])
     return domain_ids[order], rows[order]
 
 
@@ -139,25 +140,25 @@ class Shuffle(Scenario):
     name = "shuffle"
     summary = "batches of one domain and batches of mixed domains in turn"
 
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        self.require_domains(samples, 2)
-        singles_of = samples.counts // 2 // batch_size
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        self.require_two_domains(dataset)
+        singles_of = dataset.counts // 2 // batch_size
         if not singles_of.any():
             raise OptionError(
                 f"stream {self.name!r} puts half of each domain into single-domain batches, so batch_size must be "
-                f"at most half of the largest domain ({samples.counts.max() // 2}), got {batch_size}: "
+                f"at most half of the largest domain ({dataset.counts.max() // 2}), got {batch_size}: "
                 "take a smaller batch_size or more samples."
             )
         singles = _without_neighbours(singles_of, generator(seed, "single-domain batches"))
-        pool = np.repeat(np.arange(len(samples.counts)), samples.counts - singles_of * batch_size)
+        pool = np.repeat(np.arange(len(dataset.counts)), dataset.counts - singles_of * batch_size)
         pool = generator(seed, "mixed batches").permutation(pool)
 
         # The mixed half is never the smaller one, so single, mixed, single, ... leaves mixed batches at the end.
         in_turn = len(singles) * batch_size
         alternating = np.stack([np.repeat(singles, batch_size), pool[:in_turn]]).reshape(2, -1, batch_size)
         domain_ids = np.concatenate([alternating.swapaxes(0, 1).ravel(), pool[in_turn:]])
-        sizes = batch_sizes(len(domain_ids), batch_size)
-        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
+        sizes = batch_sizes([len(domain_ids)], batch_size)
+        return Order(domain_ids, serve_shuffled(domain_ids, dataset, seed), sizes)
 
 
 def _without_neighbours(counts: Ints, random: np.random.Generator) -> Ints:
@@ -199,15 +200,15 @@ class Random(Scenario):
     )
 
     def __post_init__(self) -> None:
-        self.require_choice("variant", *VARIANTS)
+        self.require_choice("variant", "text", "paper")
 
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         if self.variant == "paper":
-            self.require_domains(samples, 2)
-            shuffled = Shuffle().arrange(samples, batch_size, seed)
+            self.require_two_domains(dataset)
+            shuffled = Shuffle().arrange(dataset, batch_size, seed)
             return _reorder(shuffled, generator(seed, "order of batches"))
-        domain_ids, sizes = _draw(samples.counts, batch_size, generator(seed, "domains of batches"))
-        return Order(domain_ids, serve_shuffled(domain_ids, samples, seed), sizes)
+        domain_ids, sizes = _draw(dataset.counts, batch_size, generator(seed, "domains of batches"))
+        return Order(domain_ids, serve_shuffled(domain_ids, dataset, seed), sizes)
 
 
 def _reorder(order: Order, random: np.random.Generator) -> Order:
@@ -245,6 +246,96 @@ def _share_out(available: Ints, chosen: int, batch_size: int) -> Ints:
 
 
 @dataclass(frozen=True)
+class Wild(Random):
+    """Random, and in each domain the classes come in runs.
+
+    The order of labels is NOTE's: the samples of a domain are dealt into as many chunks as there are classes,
+    those of one class by shares drawn from a Dirichlet distribution, and a chunk shows its classes one after the
+    other. The smaller delta, the fewer classes a chunk has. Differences from NOTE's code:
+
+    - Shares are drawn as logarithms of gamma variates. Closed chunks are left out before they become numbers, so
+      that a small delta cannot underflow to shares that are all zero.
+    - NOTE repeats the draw until no chunk is nearly empty, which for 100 classes can take thousands of draws; here
+      the best of ``tries`` draws is taken.
+    - No samples are dropped.
+    """
+
+    name = "wild"
+    summary = "a random number of domains in each batch, and classes in runs"
+
+    delta: float = option(0.1, "concentration of the Dirichlet distribution; the smaller, the longer the runs")
+    least: int = option(10, "samples that every chunk should have")
+    tries: int = option(200, "draws after which the best is taken, though some chunk has fewer")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("delta", self.delta, 1e-6, 1e6)
+        object.__setattr__(self, "delta", float(self.delta))  # 1 and 1.0 are the same stream
+        require_int("least", self.least, 0)
+        self.require_positive_int("tries")
+
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        order = super().arrange(dataset, batch_size, seed)
+        queues = [
+            self.in_runs(dataset.labels(domain), len(dataset.classes), generator(seed, "runs of classes", index))
+            for index, domain in enumerate(dataset.domains)
+        ]
+        return Order(order.domain_ids, serve(order.domain_ids, queues), order.sizes)
+
+    def in_runs(self, labels: Ints, classes: int, random: np.random.Generator) -> Ints:
+        """Return the rows of a domain, whose labels are given, in an order in which classes come in runs."""
+        counts = np.bincount(labels, minlength=classes)
+        pieces = self._deal(counts, random)
+        # A stable sort keeps the order within a class, so rows are shuffled first.
+        shuffled = random.permutation(len(labels))
+        by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        first = counts.cumsum() - counts
+        starts = first[:, None] + pieces.cumsum(axis=1) - pieces
+        runs = [np.empty(0, np.int64)]
+        for chunk in range(pieces.shape[1]):
+            for label in random.permutation(np.flatnonzero(pieces[:, chunk])):
+                start = starts[label, chunk]
+                runs.append(by_class[start : start + pieces[label, chunk]])
+        return np.concatenate(runs)
+
+    def _deal(self, counts: Ints, random: np.random.Generator) -> Ints:
+        """Return how many samples of each class go into each chunk, shape (classes, chunks)."""
+        classes = len(counts)
+        wanted = self.least if counts.sum() >= self.least * classes else 0  # else no draw can have it
+        best, best_smallest, tried = np.empty(0, np.int64), -1, 0
+        while best_smallest < wanted and tried < self.tries:
+            block = min(self.tries - tried, max(1, _BLOCK // classes**2))
+            pieces = _deal_at_random(counts, self.delta, block, random)
+            smallest = pieces.sum(axis=1).min(axis=1)
+            enough = np.flatnonzero(smallest >= wanted)
+            index = int(enough[0] if len(enough) else smallest.argmax())
+            if smallest[index] > best_smallest:
+                best, best_smallest = pieces[index], int(smallest[index])
+            tried += block
+        return best
+
+
+def _deal_at_random(counts: Ints, delta: float, draws: int, random: np.random.Generator) -> Ints:
+    """Deal classes into chunks several times over; returns sizes of shape (draws, classes, chunks)."""
+    classes, total = len(counts), counts.sum()
+    pieces = np.zeros((draws, classes, classes), np.int64)
+    filled = np.zeros((draws, classes), np.int64)
+    for label in np.flatnonzero(counts):
+        # Gamma(delta) is Gamma(delta + 1) times a power of a uniform number; 1 - u lies in (0, 1].
+        logs = np.log(random.standard_gamma(delta + 1, filled.shape))
+        logs += np.log(1 - random.random(filled.shape)) / delta
+        # As long as samples are left, some chunk has fewer than the average.
+        logs[filled * classes >= total] = -np.inf
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)
+        shares /= shares[:, -1:]
+        # Shares that add up to one but for rounding must not leave a sample over: add a little before the floor.
+        cuts = np.floor(shares * counts[label] + 1e-6).astype(np.int64)
+        pieces[:, label] = np.diff(cuts, axis=1, prepend=0)
+        filled += pieces[:, label]
+    return pieces
+
+
+@dataclass(frozen=True)
 class MostlyClean(Scenario):
     """Clean samples with a few drifted ones among them.
 
@@ -267,31 +358,37 @@ class MostlyClean(Scenario):
                 "samples alone, take the stream 'crossmix' of dataset.pick(['clean'])."
             )
 
-    def arrange(self, samples: Samples, batch_size: int, seed: int) -> Order:
-        domain_ids = np.repeat(np.arange(len(samples.domains)), self._used(samples))
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        domain_ids = np.repeat(np.arange(len(dataset.domains)), self._used(dataset))
         domain_ids = generator(seed, "mostly clean").permutation(domain_ids)
-        rows = serve_shuffled(domain_ids, samples, seed)
-        return Order(domain_ids, rows, batch_sizes(len(domain_ids), batch_size))
+        rows = serve_shuffled(domain_ids, dataset, seed)
+        return Order(domain_ids, rows, batch_sizes([len(domain_ids)], batch_size))
 
-    def _used(self, samples: Samples) -> Ints:
+    def _used(self, dataset: DomainDataset) -> Ints:
         """Return how many samples of each domain the stream has."""
-        if CLEAN not in samples.domains or len(samples.domains) < 2:
+        if CLEAN not in dataset.domains or len(dataset.domains) < 2:
             raise OptionError(
                 f"stream {self.name!r} needs the domain {CLEAN!r} and at least one drifted domain, but the "
-                f"dataset has {', '.join(samples.domains)}: pick both."
+                f"dataset has {', '.join(dataset.domains)}: pick both."
             )
-        clean = samples.domains.index(CLEAN)
-        drifted = np.delete(samples.counts, clean)
+        clean = dataset.domains.index(CLEAN)
+        drifted = np.delete(dataset.counts, clean)
         fraction = Fraction(str(float(self.fraction)))  # 0.9 as it is written: nine tenths
         clean_per_drifted = len(drifted) * fraction / (1 - fraction)
-        each = min(int(drifted.min()), int(samples.counts[clean] / clean_per_drifted))
+        each = min(int(drifted.min()), int(dataset.counts[clean] / clean_per_drifted))
         if each < 1:
             raise OptionError(
                 f"stream {self.name!r} with fraction={self.fraction} needs {float(clean_per_drifted):.4g} clean "
                 f"samples for one sample of each of the {len(drifted)} drifted domains, but there are "
-                f"{samples.counts[clean]} clean ones and {drifted.min()} of the smallest drifted domain: take a "
+                f"{dataset.counts[clean]} clean ones and {drifted.min()} of the smallest drifted domain: take a "
                 "smaller fraction, fewer domains or more samples."
             )
-        used = np.full(len(samples.domains), each, np.int64)
-        used[clean] = min(int(samples.counts[clean]), round(each * clean_per_drifted))
+        used = np.full(len(dataset.domains), each, np.int64)
+        used[clean] = min(int(dataset.counts[clean]), round(each * clean_per_drifted))
         return used
+
+
+#: The scenarios by name.
+SCENARIOS: dict[str, type[Scenario]] = {
+    kind.name: kind for kind in (Static, CrossMix, Shuffle, Random, Wild, Lifelong, Gradual, MostlyClean)
+}

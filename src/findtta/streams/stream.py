@@ -1,4 +1,4 @@
-"""A stream as data: every sample in its place, where batches end, what it was made from, and its summary."""
+"""A stream as data: every sample in its place, and where batches end; making it, keeping it, summarizing it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ import numpy as np
 from findtta._io import write_file
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError
-from findtta.streams.order import Ints
+from findtta.options import make_options, parse_assignments, require_int, require_known
+from findtta.streams.order import Ints, Scenario
+from findtta.streams.scenarios import SCENARIOS
 
 # Raise it whenever the same arguments begin to give another stream, or the file another layout.
 _FORMAT = 1
+LARGEST_BATCH = 1024
+_LARGEST_SEED = 2**32 - 1
 _ARRAYS = ("domain_ids", "rows", "sizes", "rounds")
 
 
@@ -148,22 +152,19 @@ class Stream:
                 arrays = {name: file[name] for name in _ARRAYS}
                 header = json.loads(file["header"].tobytes())
             made = json.loads(header["stream"])
-            other_release = made.pop("format") != _FORMAT
+            written_as = made.pop("format")
             stream = cls(**(made | arrays | {"domains": tuple(made["domains"])}))
-            intact = stream.digest == header["digest"]
+            digest = header["digest"]
         except FileNotFoundError:
             raise OptionError(f"path must name a saved stream, but {str(path)!r} does not exist.") from None
         except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, zipfile.BadZipFile) as error:
-            raise InputError(
-                f"the stream file {str(path)!r} cannot be read ({error}): it is damaged or not a stream; make "
-                "it again."
-            ) from error
-        if other_release:
-            problem = "was written by another release of findtta, whose streams differ"
-        elif not intact:
-            problem = "was damaged or edited: its content does not give the digest that it was saved with"
+            problem = f"cannot be read ({error}): it is damaged or not a stream"
         else:
-            return stream
+            if written_as == _FORMAT and stream.digest == digest:
+                return stream
+            problem = "was damaged or edited: its content does not give the digest that it was saved with"
+            if written_as != _FORMAT:
+                problem = "was written by another release of findtta, whose streams differ"
         raise InputError(f"the stream file {str(path)!r} {problem}; make it again.")
 
     def _header(self) -> bytes:
@@ -171,6 +172,72 @@ class Stream:
         header = {name: value for name, value in fields.items() if name not in _ARRAYS}
         header |= {"format": _FORMAT, "settings": dict(self.settings)}
         return json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+
+
+def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: int = 0, **settings: Any) -> Stream:
+    """Make the stream of a scenario; the same arguments always give the same stream.
+
+    No image is looked at, apart from those that the dataset's own ``identity`` reads.
+
+    Args:
+        scenario: A name in ``SCENARIOS``.
+        dataset: What the stream is made of, usually picked with :meth:`DomainDataset.pick`.
+        batch_size: Samples in a full batch, 1 to 1024.
+        seed: Seed of all that is random.
+        **settings: Settings of the scenario.
+
+    Returns:
+        The stream.
+    """
+    arrangement = build(scenario, settings)
+    # Integers of numpy become Python's, which JSON can write.
+    batch_size, seed = (int(value) if isinstance(value, np.integer) else value for value in (batch_size, seed))
+    require_int("batch_size", batch_size, 1, LARGEST_BATCH)
+    require_int("seed", seed, 0, _LARGEST_SEED)
+    _require_one_batch(len(dataset), batch_size, "the dataset")
+    order = arrangement.arrange(dataset, batch_size, seed)
+    _require_one_batch(len(order.rows), batch_size, f"the stream {scenario!r}")
+    return Stream(
+        scenario=scenario,
+        settings=dataclasses.asdict(arrangement),
+        seed=seed,
+        batch_size=batch_size,
+        dataset=dataset.identity,
+        domains=tuple(dataset.domains),
+        domain_ids=order.domain_ids,
+        rows=order.rows,
+        sizes=order.sizes,
+        rounds=np.repeat(np.arange(order.passes), len(order.sizes) // order.passes),
+    )
+
+
+def build(scenario: str, settings: Mapping[str, Any]) -> Scenario:
+    """Make a scenario from its settings, refusing those it does not have."""
+    require_known("stream", scenario, SCENARIOS)
+    return make_options(f"stream {scenario!r}", SCENARIOS[scenario], settings)
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Read a scenario with settings as written on a command line.
+
+    Args:
+        text: Such as ``"crossmix"`` or ``"wild:delta=0.01,variant=paper"``.
+
+    Returns:
+        The name of the scenario and its settings, both checked.
+    """
+    name, _, rest = text.partition(":")
+    settings = parse_assignments(f"settings of stream {name!r}", rest.split(",") if rest else [])
+    build(name, settings)
+    return name, settings
+
+
+def _require_one_batch(count: int, batch_size: int, where: str) -> None:
+    if count < batch_size:
+        raise OptionError(
+            f"batch_size must be at most the number of samples of {where}, {count}, got {batch_size}: "
+            "take a smaller batch_size or more samples."
+        )
 
 
 @dataclass(frozen=True)
