@@ -19,22 +19,19 @@ from findtta.algorithms.find import FABN, FIND, FINDOptions, Partition
 from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores, partition
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import option
+from findtta.options import Number, PositiveInt, option
 
 
 @dataclass(frozen=True)
 class FINDStarOptions(FINDOptions):
     """Options of FIND*."""
 
-    threshold: float = option(
+    threshold: Number = option(
         0.1, "layers with a sensitivity score (0 to 1) below this are no longer split (gamma)"
     )
-    cold_start: int = option(10, "number of first batches that layers are scored on, with all layers split")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_number("threshold")
-        self.require_positive_int("cold_start")
+    cold_start: PositiveInt = option(
+        10, "number of first batches that layers are scored on, with all layers split"
+    )
 
 
 class SelectiveFABN(FABN):

@@ -15,12 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.augment import augment, draw_augmentation
-from findtta.algorithms.learning import GradientAdapted
-from findtta.algorithms.moving import MovingStatistics
-from findtta.algorithms.presets import GradientOptions
+from findtta.algorithms.learning import GradientAdapted, GradientOptions
 from findtta.errors import InputError, OptionError
-from findtta.layers.surgery import adaptive_layers
-from findtta.options import Options, option
+from findtta.options import Options, Seed, option, require_choice
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,12 @@ class TeacherStudentOptions(GradientOptions):
     legacy_clip: bool = option(
         False, "augment normalised inputs without undoing the normalisation, clipped to [0, 1], as TTAB does"
     )
-    seed: int = option(0, "seed of the random augmentations")
+    seed: Seed = option(0, "seed of the random augmentations")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.view):
-            self.require_choice("view", "strong", "flip")
+            require_choice("view", self.view, "strong", "flip")
         if (self.mean is None) != (self.std is None):
             raise OptionError(f"mean and std must be given together, got {self.mean!r} and {self.std!r}.")
         mean, std = self.mean or (), self.std or ()
@@ -65,20 +62,10 @@ class TeacherStudent(GradientAdapted):
         self.student = copy.deepcopy(self.model, shared)
         return self.student
 
-    def changing(self) -> list[Tensor]:
-        # The student is not listed, because it starts equal to the teacher.
-        teacher = [self.model.get_parameter(name) for name in self.trained_names]
-        return [*teacher, *MovingStatistics.tensors_of(self.model)]
-
+    @torch.inference_mode(False)
     def reset(self) -> None:
         super().reset()
-        with torch.inference_mode(False), torch.no_grad():
-            teacher = [*self.model.parameters(), *self.model.buffers()]
-            student = [*self.student.parameters(), *self.student.buffers()]
-            for target, value in zip(student, teacher, strict=True):
-                target.copy_(value)
-        for _, layer in adaptive_layers(self.student):
-            layer.reset()
+        self.source.copy_to(self.changing(self.student))  # it starts equal to the teacher
 
     @torch.no_grad()
     def follow(self, names: list[str], rate: float) -> None:
