@@ -119,7 +119,7 @@ def test_iabn_keeps_nan_where_it_came_from(base):
 def test_iabn_refuses_bad_options():
     with pytest.raises(OptionError, match="base must be 'source' or 'batch', got 'test'"):
         findtta.adapt(tiny(), "iabn", base="test")
-    with pytest.raises(OptionError, match="k must be at least 0"):
+    with pytest.raises(OptionError, match="k must be a number of at least 0"):
         findtta.adapt(tiny(), "iabn", k=-1.0)
 
 

@@ -73,15 +73,16 @@ class Evidence:
         if self.total is None:
             self.total, self.layers = drift, 1
             return drift, 1
-        windows, rest = divmod(drift.shape[0], self.total.shape[0])
-        if rest:
+        rows, samples = drift.shape[0], self.total.shape[0]
+        if rows % samples:
             return drift, 1  # rows that are neither images nor parts of images have no history
         self.layers += 1
-        if windows == 1:
+        if rows == samples:
             self.total = self.total + drift
             return self.total / self.layers, self.layers
         # A layer that sees several windows of each image: they share what is known about the image.
-        self.total = self.total + drift.view(-1, windows).mean(1)
+        windows = rows // samples
+        self.total = self.total + drift.view(samples, windows).mean(1)
         return (self.total / self.layers).repeat_interleave(windows), self.layers
 
 

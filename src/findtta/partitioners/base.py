@@ -39,8 +39,6 @@ class Partitioner(Options):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    #: Whether it computes on the CPU, so that a GPU has to wait for it in every layer.
-    leaves_device: ClassVar[bool] = False
     #: Whether it can be part of a fixed graph.
     exportable: ClassVar[bool] = True
     #: Settings with which it behaves like its library with default arguments.
@@ -55,6 +53,15 @@ class Partitioner(Options):
         Returns:
             Labels, int64 ``(B,)``, on the device of ``features``.
         """
+        label = self.label
+        if not self.exportable and torch.compiler.is_compiling():
+            # A compiled graph cannot hold it; compilation resumes after it. Not as a decorator: that would
+            # import the compiler, which takes seconds, for everybody.
+            label = torch.compiler.disable(label)
+        return label(features)
+
+    def label(self, features: Tensor) -> Tensor:
+        """Do what :meth:`__call__` promises."""
         raise NotImplementedError
 
 
@@ -135,14 +142,6 @@ def _load(name: str) -> type[Partitioner]:
     require_known("partitioner", name, BUILT_IN)
     partitioner: type[Partitioner] = resolve_name(BUILT_IN[name])
     return partitioner
-
-
-def outside_graphs(function: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Call a function that a compiled graph cannot hold; compilation resumes after it."""
-    if torch.compiler.is_compiling():
-        # Not as a decorator: that would import the compiler, which takes seconds, for everybody.
-        function = torch.compiler.disable(function)
-    return function(features)
 
 
 def is_usable(features: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.options import option
+from findtta.options import AtLeastZero, PositiveInt, option
 from findtta.partitioners.host import NOISE, Labels, NoisyHostPartitioner, Points, distances
 
 BINS = 100
@@ -27,13 +27,10 @@ class DSetsDBSCAN(NoisyHostPartitioner):
     name = "dsets-dbscan"
     summary = "dominant sets of similar samples, each extended by DBSCAN"
 
-    min_points: int = option(3, "number of neighbours that make a sample dense")
-    tolerance: float = option(1e-4, "distance from the equilibrium at which the search for a dominant set stops")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive_int("min_points")
-        self.require_at_least_zero("tolerance")
+    min_points: PositiveInt = option(3, "number of neighbours that make a sample dense")
+    tolerance: AtLeastZero = option(
+        1e-4, "distance from the equilibrium at which the search for a dominant set stops"
+    )
 
     def cluster(self, points: Points) -> Labels:
         table = distances(points)

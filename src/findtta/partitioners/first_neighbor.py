@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from findtta.functional import partition
-from findtta.options import option
-from findtta.partitioners.base import Partitioner, is_usable, outside_graphs
+from findtta.options import Seed, option
+from findtta.partitioners.base import Partitioner, is_usable
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class FirstNeighbor(Partitioner):
     name = "first-neighbor"
     summary = "samples that are connected by first neighbours (LFD, the paper's own)"
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         return partition(features)
 
 
@@ -33,7 +33,7 @@ class WholeBatch(Partitioner):
     name = "none"
     summary = "control: the whole batch is one group (alpha-BN)"
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         index = torch.arange(features.shape[0], device=features.device)
         usable = is_usable(features)
         # The lowest usable index; before it there are poisoned samples only, which stay alone.
@@ -48,7 +48,7 @@ class Instance(Partitioner):
     name = "instance"
     summary = "control: every sample is a group (instance statistics)"
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         return torch.arange(features.shape[0], device=features.device)
 
 
@@ -65,15 +65,9 @@ class Random(Partitioner):
     summary = "control: groups as large as LFD's, of samples drawn at random"
     exportable = False  # a graph cannot draw from a generator of its own
 
-    seed: int = option(0, "seed of the permutation")
+    seed: Seed = option(0, "seed of the permutation")
 
-    def __post_init__(self) -> None:
-        self.require_seed("seed")
-
-    def __call__(self, features: Tensor) -> Tensor:
-        return outside_graphs(self._label, features)
-
-    def _label(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         labels = partition(features)
         generator = torch.Generator().manual_seed(self.seed)
         drawn = torch.randperm(len(labels), generator=generator).to(features.device)

@@ -7,7 +7,7 @@ these are for comparison, not for serving.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from findtta._extras import require
 from findtta.functional.partition import NORM_FLOOR
 from findtta.options import option
-from findtta.partitioners.base import Partitioner, is_usable, lowest_members, outside_graphs
+from findtta.partitioners.base import Partitioner, is_usable, lowest_members
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -30,18 +30,17 @@ SMALLEST_SCALE = 1e-9  # identical samples have distance 0, which cannot serve a
 class HostPartitioner(Partitioner):
     """Clusters points on the CPU; poisoned samples are left out and stay alone."""
 
-    leaves_device = True
     exportable = False
     #: The package that it clusters with, of the extra ``cluster``.
     package: ClassVar[str | None] = None
 
-    metric: str = option(
+    metric: Literal["cosine", "euclidean"] = option(
         "cosine",
         "'cosine': distances after scaling to length 1, as LFD compares samples; 'euclidean': without scaling",
     )
 
     def __post_init__(self) -> None:
-        self.require_choice("metric", "cosine", "euclidean")
+        super().__post_init__()
         if self.package is not None:
             self.library()  # so that a missing package is found at once
 
@@ -57,10 +56,7 @@ class HostPartitioner(Partitioner):
         """Give noise one label or several; by default it is one group."""
         return labels
 
-    def __call__(self, features: Tensor) -> Tensor:
-        return outside_graphs(self._label, features)
-
-    def _label(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         points = features.detach().to("cpu", torch.float64)
         labels = torch.arange(len(points))
         rows = is_usable(points).nonzero().flatten()
@@ -77,11 +73,9 @@ class HostPartitioner(Partitioner):
 class NoisyHostPartitioner(HostPartitioner):
     """A clustering that leaves some points out, as noise."""
 
-    noise: str = option("together", "samples that belong to no cluster: one group 'together', or each 'alone'")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_choice("noise", "together", "alone")
+    noise: Literal["together", "alone"] = option(
+        "together", "samples that belong to no cluster: one group 'together', or each 'alone'"
+    )
 
     def place_noise(self, labels: Labels) -> Labels:
         if self.noise == "together":

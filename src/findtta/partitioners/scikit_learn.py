@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from findtta.options import option, require_int
+from findtta.options import AtLeastTwo, AtLeastZero, PositiveInt, option, require_int
 from findtta.partitioners.host import (
     SMALLEST_SCALE,
     HostPartitioner,
@@ -18,7 +19,7 @@ from findtta.partitioners.host import (
     neighbour_scale,
 )
 
-LARGEST_SEED = 2**32 - 1  # of numpy's generator, which scikit-learn uses
+NumpySeed = Annotated[int, partial(require_int, low=0, high=2**32 - 1)]  # of the generator of scikit-learn
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,11 @@ class KMeans(ScikitLearn):
     estimator = "KMeans"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 8, "starts": 1, "metric": "euclidean"}
 
-    clusters: int = option(15, "number of groups, at most one per sample; the paper's streams have 15 domains")
-    starts: int = option(10, "number of runs from different starts, of which the best is kept")
-    seed: int = option(0, "seed of the starts")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive_int("clusters", "starts")
-        require_int("seed", self.seed, 0, LARGEST_SEED)
+    clusters: PositiveInt = option(
+        15, "number of groups, at most one per sample; the paper's streams have 15 domains"
+    )
+    starts: PositiveInt = option(10, "number of runs from different starts, of which the best is kept")
+    seed: NumpySeed = option(0, "seed of the starts")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         count = min(self.clusters, len(table))
@@ -75,15 +73,15 @@ class Agglomerative(ScikitLearn):
     estimator = "AgglomerativeClustering"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 2, "linkage": "ward", "metric": "euclidean"}
 
-    linkage: str = option("average", "distance of two groups: 'average', 'complete', 'single' or 'ward'")
-    reach: float = option(1.5, "largest merging distance, as a multiple of the median nearest-neighbour distance")
-    clusters: int | None = option(None, "number of groups to merge down to instead; None: merge by distance")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_choice("linkage", "average", "complete", "single", "ward")
-        self.require_at_least_zero("reach")
-        self.unless_none("clusters", self.require_positive_int)
+    linkage: Literal["average", "complete", "single", "ward"] = option(
+        "average", "distance of two groups: 'average', 'complete', 'single' or 'ward'"
+    )
+    reach: AtLeastZero = option(
+        1.5, "largest merging distance, as a multiple of the median nearest-neighbour distance"
+    )
+    clusters: PositiveInt | None = option(
+        None, "number of groups to merge down to instead; None: merge by distance"
+    )
 
     def arguments(self, table: Points) -> dict[str, Any]:
         metric = "euclidean" if self.linkage == "ward" else "precomputed"
@@ -103,17 +101,11 @@ class Birch(ScikitLearn):
     estimator = "Birch"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "clusters": 3, "metric": "euclidean"}
 
-    radius: float | None = option(
+    radius: AtLeastZero | None = option(
         None, "largest radius of a group; None: the median distance to the nearest sample"
     )
-    branching: int = option(50, "largest number of groups in a node of the tree, at least 2")
-    clusters: int | None = option(None, "number of groups to merge down to afterwards; None: no merging")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.unless_none("radius", self.require_at_least_zero)
-        self.unless_none("clusters", self.require_positive_int)
-        require_int("branching", self.branching, 2)
+    branching: AtLeastTwo = option(50, "largest number of groups in a node of the tree, at least 2")
+    clusters: PositiveInt | None = option(None, "number of groups to merge down to afterwards; None: no merging")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         radius = neighbour_scale(table, 1) if self.radius is None else self.radius
@@ -134,15 +126,10 @@ class DBSCAN(NoisyHostPartitioner, ScikitLearn):
     estimator = "DBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "min_samples": 5, "metric": "euclidean"}
 
-    radius: float | None = option(
+    radius: AtLeastZero | None = option(
         None, "largest distance of neighbours; None: the median distance to the third neighbour"
     )
-    min_samples: int = option(4, "samples within the radius, itself included, that make a sample dense")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.unless_none("radius", self.require_at_least_zero)
-        self.require_positive_int("min_samples")
+    min_samples: PositiveInt = option(4, "samples within the radius, itself included, that make a sample dense")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         radius = neighbour_scale(table, 3) if self.radius is None else self.radius
@@ -163,15 +150,9 @@ class HDBSCAN(NoisyHostPartitioner, ScikitLearn):
         "metric": "euclidean",
     }
 
-    min_size: int = option(2, "number of samples in the smallest group, at least 2")
-    min_samples: int = option(1, "number of neighbours, itself included, by which density is measured")
+    min_size: AtLeastTwo = option(2, "number of samples in the smallest group, at least 2")
+    min_samples: PositiveInt = option(1, "number of neighbours, itself included, by which density is measured")
     allow_single: bool = option(True, "whether all samples may form one group")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_int("min_size", self.min_size, 2)
-        self.require_positive_int("min_samples")
-        self.require_flag("allow_single")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         return {
