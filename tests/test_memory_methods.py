@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 import findtta
-from findtta.algorithms.augment import augment, draw_augmentation
 from findtta.algorithms.base import Cost
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws, TimelyBank
+from findtta.algorithms.teacher import augment, draw_augmentation
 from findtta.algorithms.vida import scales_of
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.functional import instance_aware_moments

@@ -166,7 +166,8 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, kind in _option_types(type(self)).items():
+        this: Any = type(self)
+        for name, kind in _option_types(this).items():
             require_type(name, getattr(self, name), kind)
 
     @classmethod
@@ -217,7 +218,7 @@ class Options:
 
 
 @cache
-def _option_types(kind: type[Any]) -> dict[str, Any]:
+def _option_types(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import findtta
-from findtta.algorithms.augment import Augmentation, augment, jitter
+from findtta.algorithms.teacher import Augmentation, augment, jitter
 from findtta.layers.surgery import adaptive_layers
 from golden import SETS, Recording, arrays, each_run, optimizer_options, replay
 

@@ -118,17 +118,11 @@ def shuffle_patches(images: Tensor, permutations: Tensor, per_side: int) -> Tens
     """
     size = images.shape[2:]
     height, width = (length // per_side for length in size)
-    images = _resize(images, (height * per_side, width * per_side))
+    images = F.interpolate(images, (height * per_side, width * per_side), mode="bilinear", antialias=True)
     batch, channels = images.shape[:2]
     patches = (
         images.view(batch, channels, per_side, height, per_side, width).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     )
     patches = patches[torch.arange(batch, device=images.device)[:, None], permutations]
     patches = patches.unflatten(1, (per_side, per_side)).permute(0, 3, 1, 4, 2, 5)
-    return _resize(patches.reshape(images.shape), size)
-
-
-def _resize(images: Tensor, size: tuple[int, ...]) -> Tensor:
-    if tuple(images.shape[2:]) == tuple(size):
-        return images
-    return F.interpolate(images, size, mode="bilinear", antialias=True)
+    return F.interpolate(patches.reshape(images.shape), size, mode="bilinear", antialias=True)

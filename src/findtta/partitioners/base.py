@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from findtta._extras import require
 from findtta.errors import OptionError
-from findtta.options import Options, make_options, require_known
+from findtta.functional.partition import NORM_FLOOR
+from findtta.options import Options, make_options, option, require_known
+
+Points = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+NOISE = -1
+SMALLEST_SCALE = 1e-9  # identical samples have distance 0, which cannot serve as a length scale
 
 # Imported only when used.
 BUILT_IN: dict[str, str] = {
@@ -38,7 +48,6 @@ class Partitioner(Options):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
     #: Whether it can be part of a fixed graph.
     exportable: ClassVar[bool] = True
     #: Settings with which it behaves like its library with default arguments.
@@ -70,7 +79,6 @@ class Custom(Partitioner):
     """Calls a function of the user's for labels, which may be any whole numbers; they are checked and renamed."""
 
     name = "custom"
-    summary = "a function of your own"
 
     function: Callable[[Tensor], Tensor]
 
@@ -90,6 +98,67 @@ class Custom(Partitioner):
         if labels.shape != (batch,):
             raise OptionError(f"{expected}, shape ({batch},), but returned shape {tuple(labels.shape)}.")
         return isolate_poisoned(labels.to(features.device), features)
+
+
+@dataclass(frozen=True)
+class HostPartitioner(Partitioner):
+    """Clusters points on the CPU, in double precision; poisoned samples are left out and stay alone.
+
+    Features have to be fetched from the device, so a GPU waits in every layer: for comparison, not for serving.
+    """
+
+    exportable = False
+    #: The package that it clusters with, of the extra ``cluster``.
+    package: ClassVar[str | None] = None
+
+    metric: Literal["cosine", "euclidean"] = option(
+        "cosine",
+        "'cosine': distances after scaling to length 1, as LFD compares samples; 'euclidean': without scaling",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.package is not None:
+            self.library()  # so that a missing package is found at once
+
+    def library(self) -> Any:
+        """Import the package that it clusters with."""
+        return require(str(self.package), "cluster", f"partitioner {self.name!r}")
+
+    def cluster(self, points: Points) -> Labels:
+        """Label two or more points, ``(n, C)``; samples with the label -1, noise, belong to no cluster."""
+        raise NotImplementedError
+
+    def place_noise(self, labels: Labels) -> Labels:
+        """Give noise one label or several; by default it is one group."""
+        return labels
+
+    def label(self, features: Tensor) -> Tensor:
+        points = features.detach().to("cpu", torch.float64)
+        labels = torch.arange(len(points))
+        rows = is_usable(points).nonzero().flatten()
+        if len(rows) >= 2:
+            points = points[rows]
+            if self.metric == "cosine":
+                points = points / torch.linalg.vector_norm(points, dim=1, keepdim=True).clamp_min(NORM_FLOOR)
+            found = self.place_noise(self.cluster(points.numpy()).astype(np.int64))
+            labels[rows] = rows[lowest_members(torch.from_numpy(found))]
+        return labels.to(features.device)
+
+
+@dataclass(frozen=True)
+class NoisyHostPartitioner(HostPartitioner):
+    """A clustering that leaves some points out, as noise."""
+
+    noise: Literal["together", "alone"] = option(
+        "together", "samples that belong to no cluster: one group 'together', or each 'alone'"
+    )
+
+    def place_noise(self, labels: Labels) -> Labels:
+        if self.noise == "together":
+            return labels
+        alone = labels.max() + 1 + np.arange(len(labels))
+        return np.where(labels == NOISE, alone, labels)
 
 
 def partitioner_names() -> list[str]:
@@ -164,3 +233,17 @@ def isolate_poisoned(labels: Tensor, features: Tensor) -> Tensor:
     index = torch.arange(labels.shape[0], device=labels.device)
     alone = index + labels.shape[0]  # larger than every label after renaming
     return lowest_members(torch.where(is_usable(features), lowest_members(labels), alone))
+
+
+def distances(points: Points) -> Points:
+    """Euclidean distances between points, ``(n, n)``; exactly 0 between equal ones."""
+    rows = torch.from_numpy(points)
+    # The quicker way through inner products is off by 1e-8 for points that are equal.
+    table: Points = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    return table
+
+
+def neighbour_scale(table: Points, neighbour: int) -> float:
+    """Median distance to the ``neighbour``-th nearest other point: the length scale of a batch."""
+    nearest = np.sort(table, axis=1)[:, min(neighbour, len(table) - 1)]
+    return max(float(np.median(nearest)), SMALLEST_SCALE)

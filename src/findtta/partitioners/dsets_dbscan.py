@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.options import AtLeastZero, PositiveInt, option
-from findtta.partitioners.host import NOISE, Labels, NoisyHostPartitioner, Points, distances
+from findtta.partitioners.base import NOISE, Labels, NoisyHostPartitioner, Points, distances
 
 BINS = 100
 MOST_STEPS = 1000
@@ -25,7 +25,6 @@ class DSetsDBSCAN(NoisyHostPartitioner):
     """Dominant sets of the graph of similarities, one after the other, each extended to its border."""
 
     name = "dsets-dbscan"
-    summary = "dominant sets of similar samples, each extended by DBSCAN"
 
     min_points: PositiveInt = option(3, "number of neighbours that make a sample dense")
     tolerance: AtLeastZero = option(

@@ -20,7 +20,6 @@ class FirstNeighbor(Partitioner):
     """Samples connected by first neighbours share a group."""
 
     name = "first-neighbor"
-    summary = "samples that are connected by first neighbours (LFD, the paper's own)"
 
     def label(self, features: Tensor) -> Tensor:
         return partition(features)
@@ -31,7 +30,6 @@ class WholeBatch(Partitioner):
     """The whole batch is one group: FIND becomes alpha-BN with FIND's alpha."""
 
     name = "none"
-    summary = "control: the whole batch is one group (alpha-BN)"
 
     def label(self, features: Tensor) -> Tensor:
         index = torch.arange(features.shape[0], device=features.device)
@@ -46,7 +44,6 @@ class Instance(Partitioner):
     """Every sample is a group: FIND becomes instance statistics blended with the source's."""
 
     name = "instance"
-    summary = "control: every sample is a group (instance statistics)"
 
     def label(self, features: Tensor) -> Tensor:
         return torch.arange(features.shape[0], device=features.device)
@@ -62,7 +59,6 @@ class Random(Partitioner):
     """
 
     name = "random"
-    summary = "control: groups as large as LFD's, of samples drawn at random"
     exportable = False  # a graph cannot draw from a generator of its own
 
     seed: Seed = option(0, "seed of the permutation")

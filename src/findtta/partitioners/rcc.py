@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.options import AtLeastZero, PositiveInt, option
-from findtta.partitioners.host import HostPartitioner, Labels, Points, distances
+from findtta.partitioners.base import HostPartitioner, Labels, Points, distances
 
 EPSILON = 1e-5  # keeps square roots away from 0
 NEGLIGIBLE = 0.01  # edges shorter than this, per square root of a channel, say nothing about scale
@@ -36,7 +36,6 @@ class RobustContinuous(HostPartitioner):
 
     name = "rcc"
     package = "scipy.sparse.csgraph"
-    summary = "robust continuous clustering: representatives that move together"
     library_defaults: ClassVar[Mapping[str, Any]] = {"neighbours": 10, "threshold": 1.0, "metric": "euclidean"}
 
     neighbours: PositiveInt = option(

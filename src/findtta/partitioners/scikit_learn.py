@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from findtta.options import AtLeastTwo, AtLeastZero, PositiveInt, option, require_int
-from findtta.partitioners.host import (
+from findtta.partitioners.base import (
     SMALLEST_SCALE,
     HostPartitioner,
     Labels,
@@ -49,7 +49,6 @@ class KMeans(ScikitLearn):
     """K-means with k-means++ starts, the one alternative that must be told the number of groups."""
 
     name = "kmeans"
-    summary = "K-means with a given number of groups (scikit-learn)"
     estimator = "KMeans"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 8, "starts": 1, "metric": "euclidean"}
 
@@ -69,7 +68,6 @@ class Agglomerative(ScikitLearn):
     """Merges groups until the nearest two are too far apart, or until a given number is left."""
 
     name = "agglomerative"
-    summary = "nearest groups merged up to a distance (scikit-learn)"
     estimator = "AgglomerativeClustering"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 2, "linkage": "ward", "metric": "euclidean"}
 
@@ -97,7 +95,6 @@ class Birch(ScikitLearn):
     """Samples are added one by one to a tree of groups of bounded radius, so that their order matters."""
 
     name = "birch"
-    summary = "a tree of groups of bounded radius (scikit-learn)"
     estimator = "Birch"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "clusters": 3, "metric": "euclidean"}
 
@@ -122,7 +119,6 @@ class DBSCAN(NoisyHostPartitioner, ScikitLearn):
     """Regions in which every sample has near neighbours; samples in none of them are noise."""
 
     name = "dbscan"
-    summary = "dense regions at one scale (scikit-learn)"
     estimator = "DBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "min_samples": 5, "metric": "euclidean"}
 
@@ -141,7 +137,6 @@ class HDBSCAN(NoisyHostPartitioner, ScikitLearn):
     """Dense regions, each at the scale at which it lasts longest; samples in none of them are noise."""
 
     name = "hdbscan"
-    summary = "dense regions at all scales (scikit-learn)"
     estimator = "HDBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {
         "min_size": 5,
