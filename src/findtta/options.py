@@ -83,7 +83,7 @@ Number = Annotated[float, require_number]
 Fraction = Annotated[float, partial(require_number, low=0, high=1)]
 AtLeastZero = Annotated[float, partial(require_number, low=0)]
 Positive = Annotated[float, require_positive]
-PositiveInt = Annotated[int, require_int]
+Count = Annotated[int, require_int]  # a whole number of at least 1
 AtLeastTwo = Annotated[int, partial(require_int, low=2)]
 Seed = Annotated[int, partial(require_int, low=0, high=2**63 - 1)]
 

@@ -23,7 +23,7 @@ from findtta.algorithms.base import Cost
 from findtta.algorithms.learning import GradientAdapted, GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
-from findtta.options import Number, PositiveInt, Seed, option
+from findtta.options import Count, Number, Seed, option
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DeYOOptions(GradientOptions):
         None,
         "only samples whose class loses at least this probability under shuffled patches are learned from (tau_P)",
     )
-    patches_per_side: PositiveInt = option(4, "number of patches along each side of an image")
+    patches_per_side: Count = option(4, "number of patches along each side of an image")
     seed: Seed = option(0, "seed of the patch permutations")
 
     def preset_values(self) -> dict[str, Any]:

@@ -13,18 +13,17 @@ nothing after the first batch. ``margins="dataset"`` scales them with the number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
 from findtta.errors import InputError, OptionError
 from findtta.functional import softmax_entropy
-from findtta.layers.surgery import NormSite
 from findtta.options import AtLeastZero, Number, option
 
 IMAGENET_ENTROPY_MARGIN = 0.4 * math.log(1000)
@@ -70,13 +69,8 @@ class EATA(GradientAdapted):
     remembered: ClassVar[Mapping[str, Any]] = {"average_prediction": None}
 
     average_prediction: Tensor | None
-
-    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        # A buffer, to move with the model, but of unknown size until the first batch, hence extra state.
-        self.register_buffer("average_prediction", None, persistent=False)
-        super().prepare(model, sites)
-        #: It comes from the source, not from the stream, so reset() leaves it.
-        self.fisher: Snapshot | None = None
+    #: By parameter name. It comes from the source, not from the stream, so reset() leaves it.
+    fisher: dict[str, Tensor] | None = None
 
     def learn(self, inputs: Tensor) -> Tensor:
         logits = self.logits(inputs)
@@ -96,6 +90,7 @@ class EATA(GradientAdapted):
     def _is_new(self, probabilities: Tensor) -> Tensor:
         if self.average_prediction is None:
             return torch.ones(len(probabilities), dtype=torch.bool, device=probabilities.device)
+        self.average_prediction = self.average_prediction.to(probabilities)  # where the model has moved
         similarity = F.cosine_similarity(self.average_prediction[None], probabilities, dim=1)
         new: Tensor = similarity.abs() < self.options.redundancy_margin
         return new
@@ -103,8 +98,10 @@ class EATA(GradientAdapted):
     def _pull_to_source(self) -> Tensor | float:
         if self.fisher is None or not self.options.fisher_weight:
             return 0.0
-        anchored = zip(self.fisher.buffers(), self.trained.values(), self.source.buffers(), strict=True)
-        penalties = [(table * (parameter - source) ** 2).sum() for table, parameter, source in anchored]
+        penalties = [
+            (self.fisher[name].to(parameter) * (parameter - source) ** 2).sum()
+            for (name, parameter), source in zip(self.trained.items(), self.source.buffers(), strict=True)
+        ]
         return self.options.fisher_weight * torch.stack(penalties).sum()
 
     def set_fisher(self, table: Mapping[str, Tensor] | None) -> None:
@@ -120,13 +117,10 @@ class EATA(GradientAdapted):
                 "table must hold a tensor of the parameter's shape for every trained parameter and nothing else, "
                 f"but it differs at {', '.join(differing[:5])}. Make it with estimate_fisher(adapted, batches)."
             )
-        self.fisher = Snapshot(
-            (table[name].to(parameter) for name, parameter in self.trained.items()), persistent=False
-        )
+        self.fisher = {name: values.detach().clone() for name, values in table.items()}
 
     def get_extra_state(self) -> dict[str, Any]:
-        fisher = None if self.fisher is None else dict(zip(self.trained_names, self.fisher.buffers(), strict=True))
-        return super().get_extra_state() | {"fisher": fisher}
+        return super().get_extra_state() | {"fisher": self.fisher}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)

@@ -26,7 +26,7 @@ from findtta.collapse import Collapse, CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import AtLeastZero, Fraction, Options, PositiveInt, option
+from findtta.options import AtLeastZero, Count, Fraction, Options, option
 
 # Numbers of classes the authors published values for (CIFAR-10, CIFAR-100, ImageNet).
 PUBLISHED_CLASS_COUNTS = (10, 100, 1000)
@@ -39,7 +39,7 @@ class GradientOptions(Options):
     preset: Literal["paper", "official"] = option(
         "paper", "values of options not given: 'paper' (the FIND paper's comparison) or 'official' (the authors')"
     )
-    num_classes: PositiveInt | None = option(None, "number of classes; None: that of the last Linear layer")
+    num_classes: Count | None = option(None, "number of classes; None: that of the last Linear layer")
     predict: Literal["before", "after"] = option(
         "before", "predict 'before' the update or 'after' it (one more forward pass)"
     )
@@ -130,10 +130,10 @@ def _count_classes(model: nn.Module) -> int:
 class Snapshot(nn.Module):
     """A copy of tensors, kept as buffers, so that it is saved and moved with its parent."""
 
-    def __init__(self, tensors: Iterable[Tensor], *, persistent: bool = True) -> None:
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()
         for index, tensor in enumerate(tensors):
-            self.register_buffer(str(index), tensor.detach().clone(), persistent=persistent)
+            self.register_buffer(str(index), tensor.detach().clone())
 
     @torch.no_grad()
     def copy_to(self, tensors: Iterable[Tensor]) -> None:
@@ -245,10 +245,8 @@ class GradientAdapted(Adapted):
         state = copy.deepcopy(state)  # loading must not tie two models together
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"].cpu())
-        device = next(iter(self.trained.values())).device
         for name in self.remembered:
-            value = state[name]
-            setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
+            setattr(self, name, state[name])
 
     # For methods to use.
 

@@ -24,7 +24,7 @@ from findtta.algorithms.moving import MovingStatistics, learning_statistics
 from findtta.functional import batch_moments
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import Fraction, PositiveInt, Seed, option
+from findtta.options import Count, Fraction, Seed, option
 
 LOG_FLOOR = 1e-6
 
@@ -36,11 +36,11 @@ class NOTEOptions(GradientOptions):
     use_iabn: bool = option(True, "correct the statistics per instance (IABN); False: BatchNorm, TTAB's default")
     k: StandardErrors = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
     bn_momentum: Fraction = option(0.01, "weight of the memory's statistics in the moving statistics, per update")
-    memory_size: PositiveInt = option(64, "number of images that the memory holds")
+    memory_size: Count = option(64, "number of images that the memory holds")
     schedule: Literal["samples", "batch"] | None = option(
         None, "when to update: every update_every 'samples', or once per 'batch' as TTAB does"
     )
-    update_every: PositiveInt = option(64, "number of samples between two updates, for schedule='samples'")
+    update_every: Count = option(64, "number of samples between two updates, for schedule='samples'")
     seed: Seed = option(0, "seed of the draws that decide which images the memory keeps")
 
     def preset_values(self) -> dict[str, Any]:

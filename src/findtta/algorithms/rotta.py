@@ -26,7 +26,7 @@ from findtta.functional import batch_moments
 from findtta.functional.moments import widen
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import AtLeastZero, Fraction, PositiveInt, option
+from findtta.options import AtLeastZero, Count, Fraction, option
 
 LOG_FLOOR = 1e-6
 
@@ -39,8 +39,8 @@ class RoTTAOptions(TeacherStudentOptions):
         0.05, "weight of the batch in the moving statistics: 0 is the source, 1 the batch alone"
     )
     nu: Fraction = option(0.001, "fraction by which the teacher moves towards the student in an update")
-    memory_size: PositiveInt = option(64, "number of images that the memory holds")
-    update_every: PositiveInt = option(64, "number of samples between two updates")
+    memory_size: Count = option(64, "number of images that the memory holds")
+    update_every: Count = option(64, "number of samples between two updates")
     timeliness: AtLeastZero = option(1.0, "weight of an image's age when the memory drops one (lambda_t)")
     uncertainty: AtLeastZero = option(1.0, "weight of its uncertainty when the memory drops one (lambda_u)")
 

@@ -25,8 +25,7 @@ from findtta.errors import InputError, OptionError
 from findtta.options import Options, Seed, option, require_choice
 
 JITTERS = ("brightness", "contrast", "saturation", "hue", "gamma")
-LOWEST_FACTORS = (0.6, 0.7, 0.5, -0.06, 0.7)
-HIGHEST_FACTORS = (1.4, 1.3, 1.5, 0.06, 1.3)
+FACTORS = ((0.6, 1.4), (0.7, 1.3), (0.5, 1.5), (-0.06, 0.06), (0.7, 1.3))  # the lowest and the highest of each
 LARGEST_ANGLE = 15.0  # degrees
 LARGEST_SHIFT = 1 / 16  # of the padded image
 SCALES = (0.9, 1.1)
@@ -148,7 +147,7 @@ def draw_augmentation(images: Tensor, generator: torch.Generator) -> Augmentatio
     height, width = (side + 2 * (side // 2) for side in images.shape[-2:])
     return Augmentation(
         jitter_order=tuple(order),
-        jitter_factors=tuple(map(between, LOWEST_FACTORS, HIGHEST_FACTORS)),
+        jitter_factors=tuple(between(*bounds) for bounds in FACTORS),
         angle=between(-LARGEST_ANGLE, LARGEST_ANGLE),
         shift=(
             round(between(-LARGEST_SHIFT * width, LARGEST_SHIFT * width)),

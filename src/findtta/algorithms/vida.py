@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Cost
 from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
 from findtta.errors import UnsupportedModelError
-from findtta.layers.rank_adapters import BranchScales, RankAdapted, add_branches, remove_branches
+from findtta.layers.rank_adapters import BranchScales, add_branches, remove_branches
 from findtta.layers.surgery import NormSite
-from findtta.options import AtLeastTwo, AtLeastZero, Fraction, PositiveInt, option
+from findtta.options import AtLeastTwo, AtLeastZero, Count, Fraction, option
 
 UNCERTAINTY_PER_VARIANCE = 0.1
 
@@ -40,8 +40,8 @@ class ViDAOptions(TeacherStudentOptions):
     lr_branches: AtLeastZero | None = option(
         None, "learning rate of the branches; lr is that of all other parameters"
     )
-    low_rank: PositiveInt = option(1, "width of the low-rank branches")
-    high_rank: PositiveInt = option(128, "width of the high-rank branches, limited to the width of the layer")
+    low_rank: Count = option(1, "width of the low-rank branches")
+    high_rank: Count = option(128, "width of the high-rank branches, limited to the width of the layer")
     views: AtLeastTwo = option(10, "augmented forward passes that measure the uncertainty, at least 2")
     threshold: AtLeastZero | None = option(
         None, "uncertainty from which the high-rank branches get the larger weight, below it the low-rank ones"
@@ -89,14 +89,17 @@ class ViDA(TeacherStudent):
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
         super().prepare(model, sites)
+        source = set(model.parameters())
         generator = torch.Generator().manual_seed(self.options.seed)
         if not add_branches(model, self.options.low_rank, self.options.high_rank, generator):
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) has no convolution or linear layer to put branches beside."
             )
-        branches = branch_names(model)
-        others = [name for name, _ in model.named_parameters() if name not in branches]
-        self.trained_names = others + branches
+        # The branches come last, because they have a learning rate of their own.
+        branches = [name for name, parameter in model.named_parameters() if parameter not in source]
+        self.trained_names = [
+            name for name, parameter in model.named_parameters() if parameter in source
+        ] + branches
         self.branch_count = len(branches)
 
     def names_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
@@ -163,17 +166,6 @@ class ViDA(TeacherStudent):
 def scales_of(*models: nn.Module) -> list[BranchScales]:
     """List the weights of the branches of models."""
     return [module for model in models for module in model.modules() if isinstance(module, BranchScales)]
-
-
-def branch_names(model: nn.Module) -> list[str]:
-    """Name the parameters of the branches of a model."""
-    return [
-        f"{name}.{part}"
-        for name, module in model.named_modules()
-        if isinstance(module, RankAdapted)
-        for part, _ in module.named_parameters()
-        if not part.startswith("host.")
-    ]
 
 
 def forget_cached_biases(model: nn.Module) -> None:

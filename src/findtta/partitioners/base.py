@@ -20,6 +20,7 @@ from findtta.options import Options, make_options, option, require_known
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
+WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 NOISE = -1
 SMALLEST_SCALE = 1e-9  # identical samples have distance 0, which cannot serve as a length scale
 
@@ -30,7 +31,7 @@ BUILT_IN: dict[str, str] = {
     "instance": "findtta.partitioners.first_neighbor:Instance",
     "random": "findtta.partitioners.first_neighbor:Random",
     "kmeans": "findtta.partitioners.scikit_learn:KMeans",
-    "agglomerative": "findtta.partitioners.scikit_learn:Agglomerative",
+    "agglomerative": "findtta.partitioners.scikit_learn:AgglomerativeClustering",
     "birch": "findtta.partitioners.scikit_learn:Birch",
     "dbscan": "findtta.partitioners.scikit_learn:DBSCAN",
     "hdbscan": "findtta.partitioners.scikit_learn:HDBSCAN",
@@ -90,13 +91,13 @@ class Custom(Partitioner):
     def __call__(self, features: Tensor) -> Tensor:
         labels: object = self.function(features)
         batch = features.shape[0]
-        expected = f"partitioner must return a tensor of {batch} whole numbers, one label per sample"
-        if not isinstance(labels, Tensor):
-            raise OptionError(f"{expected}, but returned a {type(labels).__name__}.")
-        if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
-            raise OptionError(f"{expected}, but returned {labels.dtype}. Convert the labels with .long().")
-        if labels.shape != (batch,):
-            raise OptionError(f"{expected}, shape ({batch},), but returned shape {tuple(labels.shape)}.")
+        if not isinstance(labels, Tensor) or labels.dtype not in WHOLE_NUMBERS or labels.shape != (batch,):
+            kind = getattr(labels, "dtype", type(labels).__name__)
+            came = f"{kind} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else f"a {kind}"
+            raise OptionError(
+                f"partitioner must return a tensor of {batch} whole numbers, one label per sample (convert them "
+                f"with .long()), but returned {came}."
+            )
         return isolate_poisoned(labels.to(features.device), features)
 
 

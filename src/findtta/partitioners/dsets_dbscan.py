@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.options import AtLeastZero, PositiveInt, option
+from findtta.options import AtLeastZero, Count, option
 from findtta.partitioners.base import NOISE, Labels, NoisyHostPartitioner, Points, distances
 
 BINS = 100
@@ -26,7 +26,7 @@ class DSetsDBSCAN(NoisyHostPartitioner):
 
     name = "dsets-dbscan"
 
-    min_points: PositiveInt = option(3, "number of neighbours that make a sample dense")
+    min_points: Count = option(3, "number of neighbours that make a sample dense")
     tolerance: AtLeastZero = option(
         1e-4, "distance from the equilibrium at which the search for a dominant set stops"
     )

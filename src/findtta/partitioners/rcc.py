@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.options import AtLeastZero, PositiveInt, option
+from findtta.options import AtLeastZero, Count, option
 from findtta.partitioners.base import HostPartitioner, Labels, Points, distances
 
 EPSILON = 1e-5  # keeps square roots away from 0
@@ -38,7 +38,7 @@ class RobustContinuous(HostPartitioner):
     package = "scipy.sparse.csgraph"
     library_defaults: ClassVar[Mapping[str, Any]] = {"neighbours": 10, "threshold": 1.0, "metric": "euclidean"}
 
-    neighbours: PositiveInt = option(
+    neighbours: Count = option(
         10, "two samples are connected if each is among this many nearest neighbours of the other"
     )
     threshold: AtLeastZero = option(1.0, "representatives closer than this multiple of the radius share a group")

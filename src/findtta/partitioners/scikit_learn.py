@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from findtta.options import AtLeastTwo, AtLeastZero, PositiveInt, option, require_int
+from findtta.options import AtLeastTwo, AtLeastZero, Count, option, require_int
 from findtta.partitioners.base import (
     SMALLEST_SCALE,
     HostPartitioner,
@@ -24,10 +24,9 @@ NumpySeed = Annotated[int, partial(require_int, low=0, high=2**32 - 1)]  # of th
 
 @dataclass(frozen=True)
 class ScikitLearn(HostPartitioner):
-    """Runs an estimator of ``sklearn.cluster``; subclasses say which, and with which arguments."""
+    """Runs the estimator of ``sklearn.cluster`` that has the name of the class; subclasses give its arguments."""
 
     package = "sklearn.cluster"
-    estimator: ClassVar[str]
 
     def arguments(self, table: Points) -> dict[str, Any]:
         """Return the arguments of the estimator for points with these distances, ``(n, n)``."""
@@ -36,7 +35,7 @@ class ScikitLearn(HostPartitioner):
     def cluster(self, points: Points) -> Labels:
         table = distances(points)
         arguments = self.arguments(table)
-        estimator = getattr(self.library(), self.estimator)(**arguments)
+        estimator = getattr(self.library(), type(self).__name__)(**arguments)
         with warnings.catch_warnings():
             # Fewer distinct samples, or fewer groups, than asked for: some groups stay empty, as they should.
             warnings.filterwarnings("ignore", message="Number of (distinct clusters|subclusters found)")
@@ -49,13 +48,10 @@ class KMeans(ScikitLearn):
     """K-means with k-means++ starts, the one alternative that must be told the number of groups."""
 
     name = "kmeans"
-    estimator = "KMeans"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 8, "starts": 1, "metric": "euclidean"}
 
-    clusters: PositiveInt = option(
-        15, "number of groups, at most one per sample; the paper's streams have 15 domains"
-    )
-    starts: PositiveInt = option(10, "number of runs from different starts, of which the best is kept")
+    clusters: Count = option(15, "number of groups, at most one per sample; the paper's streams have 15 domains")
+    starts: Count = option(10, "number of runs from different starts, of which the best is kept")
     seed: NumpySeed = option(0, "seed of the starts")
 
     def arguments(self, table: Points) -> dict[str, Any]:
@@ -64,11 +60,10 @@ class KMeans(ScikitLearn):
 
 
 @dataclass(frozen=True)
-class Agglomerative(ScikitLearn):
+class AgglomerativeClustering(ScikitLearn):
     """Merges groups until the nearest two are too far apart, or until a given number is left."""
 
     name = "agglomerative"
-    estimator = "AgglomerativeClustering"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 2, "linkage": "ward", "metric": "euclidean"}
 
     linkage: Literal["average", "complete", "single", "ward"] = option(
@@ -77,9 +72,7 @@ class Agglomerative(ScikitLearn):
     reach: AtLeastZero = option(
         1.5, "largest merging distance, as a multiple of the median nearest-neighbour distance"
     )
-    clusters: PositiveInt | None = option(
-        None, "number of groups to merge down to instead; None: merge by distance"
-    )
+    clusters: Count | None = option(None, "number of groups to merge down to instead; None: merge by distance")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         metric = "euclidean" if self.linkage == "ward" else "precomputed"
@@ -95,14 +88,13 @@ class Birch(ScikitLearn):
     """Samples are added one by one to a tree of groups of bounded radius, so that their order matters."""
 
     name = "birch"
-    estimator = "Birch"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "clusters": 3, "metric": "euclidean"}
 
     radius: AtLeastZero | None = option(
         None, "largest radius of a group; None: the median distance to the nearest sample"
     )
     branching: AtLeastTwo = option(50, "largest number of groups in a node of the tree, at least 2")
-    clusters: PositiveInt | None = option(None, "number of groups to merge down to afterwards; None: no merging")
+    clusters: Count | None = option(None, "number of groups to merge down to afterwards; None: no merging")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         radius = neighbour_scale(table, 1) if self.radius is None else self.radius
@@ -119,13 +111,12 @@ class DBSCAN(NoisyHostPartitioner, ScikitLearn):
     """Regions in which every sample has near neighbours; samples in none of them are noise."""
 
     name = "dbscan"
-    estimator = "DBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "min_samples": 5, "metric": "euclidean"}
 
     radius: AtLeastZero | None = option(
         None, "largest distance of neighbours; None: the median distance to the third neighbour"
     )
-    min_samples: PositiveInt = option(4, "samples within the radius, itself included, that make a sample dense")
+    min_samples: Count = option(4, "samples within the radius, itself included, that make a sample dense")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         radius = neighbour_scale(table, 3) if self.radius is None else self.radius
@@ -137,7 +128,6 @@ class HDBSCAN(NoisyHostPartitioner, ScikitLearn):
     """Dense regions, each at the scale at which it lasts longest; samples in none of them are noise."""
 
     name = "hdbscan"
-    estimator = "HDBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {
         "min_size": 5,
         "min_samples": 5,
@@ -146,7 +136,7 @@ class HDBSCAN(NoisyHostPartitioner, ScikitLearn):
     }
 
     min_size: AtLeastTwo = option(2, "number of samples in the smallest group, at least 2")
-    min_samples: PositiveInt = option(1, "number of neighbours, itself included, by which density is measured")
+    min_samples: Count = option(1, "number of neighbours, itself included, by which density is measured")
     allow_single: bool = option(True, "whether all samples may form one group")
 
     def arguments(self, table: Points) -> dict[str, Any]:
