@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 import findtta
-from findtta.algorithms.augment import augment, draw_augmentation
 from findtta.algorithms.base import Cost
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws, TimelyBank
+from findtta.algorithms.teacher import augment, draw_augmentation
 from findtta.algorithms.vida import scales_of
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.functional import instance_aware_moments
@@ -119,7 +119,7 @@ def test_iabn_keeps_nan_where_it_came_from(base):
 def test_iabn_refuses_bad_options():
     with pytest.raises(OptionError, match="base must be 'source' or 'batch', got 'test'"):
         findtta.adapt(tiny(), "iabn", base="test")
-    with pytest.raises(OptionError, match="k must be at least 0"):
+    with pytest.raises(OptionError, match="k must be a number of at least 0"):
         findtta.adapt(tiny(), "iabn", k=-1.0)
 
 
@@ -328,15 +328,16 @@ def cut(count, sizes):
 )
 def test_reservoir_follows_its_rules(labels, capacity, sizes, seed):
     samples = torch.arange(len(labels), dtype=torch.float64)[:, None]
-    bank, draws = BalancedReservoir(capacity), SeededDraws(seed)
+    bank = BalancedReservoir(capacity, SeededDraws(seed))
     for part in cut(len(labels), sizes):
-        bank.insert(samples[part], labels[part], 5, draws)
+        bank.insert(samples[part], labels[part], [0.0] * len(labels[part]), 5)
         assert len(bank) <= capacity
     stored, seen = reservoir_by_lists(labels, capacity, 5, SeededDraws(seed))
     if labels:
         assert bank.contents()[:, 0].tolist() == [sample for items in stored for sample in items]
         assert bank.occupancy() == [len(items) for items in stored]
-        assert bank.seen == seen
+        assert [bank.seen.get(label, 0) for label in range(5)] == seen
+        assert bank.offers == len(labels)
         # No class is starved by a fuller one: what is missing from a class was never seen.
         assert len(bank) == min(len(labels), capacity)
         most = max(bank.occupancy())
@@ -392,14 +393,14 @@ def test_timely_bank_follows_its_rules(stream, capacity, sizes):
 
 
 def test_banks_keep_their_storage_and_refuse_another_shape():
-    bank, draws = BalancedReservoir(4), ReservoirDraws(torch.Generator())
-    bank.insert(randn(8, 3), [0, 1] * 4, 2, draws)
+    bank = BalancedReservoir(4, ReservoirDraws(torch.Generator()))
+    bank.insert(randn(8, 3), [0, 1] * 4, [0.0] * 8, 2)
     storage = bank.images.data_ptr()
-    bank.insert(randn(8, 3), [0, 1] * 4, 2, draws)
+    bank.insert(randn(8, 3), [0, 1] * 4, [0.0] * 8, 2)
     assert bank.images.data_ptr() == storage
     assert bank.images.shape == (4, 3)
     with pytest.raises(InputError, match=re.escape("must keep the shape (3,)")):
-        bank.insert(randn(8, 5), [0, 1] * 4, 2, draws)
+        bank.insert(randn(8, 5), [0, 1] * 4, [0.0] * 8, 2)
 
 
 # The augmentation.

@@ -10,7 +10,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from findtta.errors import OptionError, UnknownNameError, close_matches
 
@@ -63,6 +65,44 @@ def require_choice(name: str, value: object, *choices: str) -> None:
         raise OptionError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
+def require_positive(name: str, value: object) -> None:
+    """Raise ``OptionError`` unless a value is a finite number above 0."""
+    require_number(name, value, 0)
+    if value == 0:
+        raise OptionError(f"{name} must be above 0, got {value!r}.")
+
+
+def require_flag(name: str, value: object) -> None:
+    """Raise ``OptionError`` unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be True or False, got {value!r}.")
+
+
+# Types of options with what their values must be; ``Literal`` and ``bool`` are checked as well.
+Number = Annotated[float, require_number]
+Fraction = Annotated[float, partial(require_number, low=0, high=1)]
+AtLeastZero = Annotated[float, partial(require_number, low=0)]
+Positive = Annotated[float, require_positive]
+Count = Annotated[int, require_int]  # a whole number of at least 1
+AtLeastTwo = Annotated[int, partial(require_int, low=2)]
+Seed = Annotated[int, partial(require_int, low=0, high=2**63 - 1)]
+
+
+def require_type(name: str, value: object, kind: Any) -> None:
+    """Raise ``OptionError`` unless a value is what the type of its option asks for, one of the types above."""
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        if value is not None or NoneType not in parts:
+            for part in parts:
+                require_type(name, value, part)
+    elif get_origin(kind) is Annotated:
+        kind.__metadata__[0](name, value)
+    elif get_origin(kind) is Literal:
+        require_choice(name, value, *parts)
+    elif kind is bool:
+        require_flag(name, value)
+
+
 def _bounds(low: float, high: float) -> str:
     if math.isinf(low):
         return ""
@@ -112,7 +152,15 @@ def parse_assignments(name: str, texts: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of what has none; classes with options inherit from it, and check them in ``__post_init__``."""
+    """Options of what has none; classes with options inherit from it.
+
+    Values are checked by the types of the options; what types cannot say is checked in ``__post_init__``.
+    """
+
+    def __post_init__(self) -> None:
+        this: Any = type(self)
+        for name, kind in _option_types(this).items():
+            require_type(name, getattr(self, name), kind)
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
@@ -137,16 +185,11 @@ class Options:
 
     def require_positive(self, *names: str) -> None:
         """Raise unless options are finite numbers above 0."""
-        self._each(names, require_number, 0)
-        for name in names:
-            if getattr(self, name) == 0:
-                raise OptionError(f"{name} must be above 0, got {getattr(self, name)!r}.")
+        self._each(names, require_positive)
 
     def require_flag(self, *names: str) -> None:
         """Raise unless options are True or False."""
-        for name in names:
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+        self._each(names, require_flag)
 
     def require_seed(self, *names: str) -> None:
         """Raise unless options are whole numbers that a random generator takes as its seed."""
@@ -164,6 +207,12 @@ class Options:
     def _each(self, names: Iterable[str], require: Callable[..., None], *bounds: float) -> None:
         for name in names:
             require(name, getattr(self, name), *bounds)
+
+
+@cache
+def _option_types(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import findtta
-from findtta.algorithms.augment import Augmentation, augment, jitter
+from findtta.algorithms.teacher import Augmentation, augment, jitter
 from findtta.layers.surgery import adaptive_layers
 from golden import SETS, Recording, arrays, each_run, optimizer_options, replay
 
@@ -79,7 +79,7 @@ def test_note(recording):
         bn_momentum=hp["bn_momentum"],
         **optimizer_options(recording),
     )
-    adapted.draws = draws = RecordedDraws(recording)
+    adapted.bank.draws = draws = RecordedDraws(recording)
     batches = recording.stream()
     samples = batches.flatten(0, 1)
     statistics = []
@@ -87,7 +87,8 @@ def test_note(recording):
     def after_batch(index: int) -> None:
         bank = adapted.bank
         recording.assert_same(bank.occupancy(), "occupancy", index)
-        recording.assert_same(bank.seen, "seen_counter", index)
+        seen = [bank.seen.get(label, 0) for label in range(len(bank.occupancy()))]
+        recording.assert_same(seen, "seen_counter", index)
         recording.assert_same(
             padded(classes_of(bank), len(recording["memory_class"][index])), "memory_class", index
         )

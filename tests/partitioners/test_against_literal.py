@@ -11,9 +11,8 @@ from scipy.sparse import csgraph
 from findtta.errors import InputError
 from findtta.functional import nmi, purity
 from findtta.partitioners import make_partitioner
-from findtta.partitioners.base import lowest_members
+from findtta.partitioners.base import distances, lowest_members
 from findtta.partitioners.dsets_dbscan import equalize
-from findtta.partitioners.host import distances
 from findtta.partitioners.rcc import edges
 from nets import randn
 

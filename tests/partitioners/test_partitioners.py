@@ -221,8 +221,7 @@ def test_a_partitioner_is_frozen_and_can_be_copied_and_pickled(name):
 def test_a_partitioner_says_what_it_is(name):
     kind = partitioners()[name]
     assert kind.name == name
-    assert kind.summary
-    assert kind.leaves_device is (name in HOST)
+    assert kind.__doc__
     assert kind.exportable is (name in ("first-neighbor", "none", "instance"))
     assert all(field.metadata["meaning"] for field in dataclasses.fields(kind))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +16,17 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Adapted
 from findtta.functional import batch_moments, blend
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Options, option
+from findtta.options import Fraction, Options, option
 
 
 @dataclass(frozen=True)
 class AlphaBNOptions(Options):
     """Options of alpha-BN."""
 
-    alpha: float = option(0.1, "weight of the source statistics: 0 is TBN, 1 the source model")
-    variance: str = option(
+    alpha: Fraction = option(0.1, "weight of the source statistics: 0 is TBN, 1 the source model")
+    variance: Literal["biased", "unbiased"] = option(
         "biased", "estimator of the batch variance: 'biased' (as in BatchNorm) or 'unbiased' (as in TTAB)"
     )
-
-    def __post_init__(self) -> None:
-        self.require_fraction("alpha")
-        self.require_choice("variance", "biased", "unbiased")
 
 
 class AlphaNorm(AdaptiveNorm):

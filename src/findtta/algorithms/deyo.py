@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.learning import GradientAdapted
-from findtta.algorithms.presets import GradientOptions
+from findtta.algorithms.learning import GradientAdapted, GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
-from findtta.options import option
+from findtta.options import Count, Number, Seed, option
 
 
 @dataclass(frozen=True)
@@ -32,39 +31,27 @@ class DeYOOptions(GradientOptions):
     """Options of DeYO."""
 
     skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
-    margins: str = option("dataset", "entropy margins by the number of classes ('dataset') or 'imagenet' (1000)")
-    entropy_threshold: float | None = option(
+    margins: Literal["dataset", "imagenet"] = option(
+        "dataset", "entropy margins by the number of classes ('dataset') or 'imagenet' (1000)"
+    )
+    entropy_threshold: Number | None = option(
         None, "only samples with an entropy below this are learned from (tau_E)"
     )
-    entropy_margin: float | None = option(
+    entropy_margin: Number | None = option(
         None, "entropy at which the entropy term of a sample's weight is 1 (Ent0)"
     )
-    plpd_threshold: float | None = option(
+    plpd_threshold: Number | None = option(
         None,
         "only samples whose class loses at least this probability under shuffled patches are learned from (tau_P)",
     )
-    patches_per_side: int = option(4, "number of patches along each side of an image")
-    seed: int = option(0, "seed of the patch permutations")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_choice("margins", "dataset", "imagenet")
-        for name in ("entropy_threshold", "entropy_margin", "plpd_threshold"):
-            self.unless_none(name, self.require_number)
-        self.require_positive_int("patches_per_side")
-        self.require_seed("seed")
-
-    @property
-    def depends_on_classes(self) -> bool:
-        by_classes = self.margins == "dataset" and None in (self.entropy_threshold, self.entropy_margin)
-        return super().depends_on_classes or by_classes
+    patches_per_side: Count = option(4, "number of patches along each side of an image")
+    seed: Seed = option(0, "seed of the patch permutations")
 
     def preset_values(self) -> dict[str, Any]:
-        values = super().preset_values() | {"plpd_threshold": 0.2}
-        if self.preset == "official":
-            values |= self.tent_values() | {"plpd_threshold": self.by_class_count(0.2, 0.2, 0.3)}
+        plpd_threshold = self.by_class_count(0.2, 0.2, 0.3) if self.preset == "official" else 0.2
         largest = math.log(1000) if self.margins == "imagenet" else self.log_classes(1)
-        return values | {"entropy_margin": 0.4 * largest, "entropy_threshold": 0.5 * largest}
+        margins = {"entropy_margin": 0.4 * largest, "entropy_threshold": 0.5 * largest}
+        return super().preset_values() | {"plpd_threshold": plpd_threshold} | margins
 
 
 class DeYO(GradientAdapted):
@@ -131,17 +118,11 @@ def shuffle_patches(images: Tensor, permutations: Tensor, per_side: int) -> Tens
     """
     size = images.shape[2:]
     height, width = (length // per_side for length in size)
-    images = _resize(images, (height * per_side, width * per_side))
+    images = F.interpolate(images, (height * per_side, width * per_side), mode="bilinear", antialias=True)
     batch, channels = images.shape[:2]
     patches = (
         images.view(batch, channels, per_side, height, per_side, width).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     )
     patches = patches[torch.arange(batch, device=images.device)[:, None], permutations]
     patches = patches.unflatten(1, (per_side, per_side)).permute(0, 3, 1, 4, 2, 5)
-    return _resize(patches.reshape(images.shape), size)
-
-
-def _resize(images: Tensor, size: tuple[int, ...]) -> Tensor:
-    if tuple(images.shape[2:]) == tuple(size):
-        return images
-    return F.interpolate(images, size, mode="bilinear", antialias=True)
+    return F.interpolate(patches.reshape(images.shape), size, mode="bilinear", antialias=True)

@@ -13,20 +13,18 @@ nothing after the first batch. ``margins="dataset"`` scales them with the number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from findtta.algorithms.learning import GradientAdapted, Snapshot, moving_average
-from findtta.algorithms.presets import GradientOptions
+from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
 from findtta.errors import InputError, OptionError
 from findtta.functional import softmax_entropy
-from findtta.layers.surgery import NormSite
-from findtta.options import option
+from findtta.options import AtLeastZero, Number, option
 
 IMAGENET_ENTROPY_MARGIN = 0.4 * math.log(1000)
 
@@ -35,34 +33,22 @@ IMAGENET_ENTROPY_MARGIN = 0.4 * math.log(1000)
 class EATAOptions(GradientOptions):
     """Options of EATA."""
 
-    margins: str | None = option(
+    margins: Literal["ttab", "dataset"] | None = option(
         None,
         "'ttab' (ImageNet's margins for every dataset, as in the paper's comparison) or 'dataset' (by classes)",
     )
-    entropy_margin: float | None = option(None, "a sample is reliable if its entropy is below this (E0)")
-    redundancy_margin: float | None = option(
+    entropy_margin: Number | None = option(None, "a sample is reliable if its entropy is below this (E0)")
+    redundancy_margin: Number | None = option(
         None, "a sample is not redundant if the cosine of its prediction to the average one is below this (d)"
     )
-    fisher_weight: float | None = option(
+    fisher_weight: AtLeastZero | None = option(
         None, "weight of the penalty that holds parameters near the source, once a Fisher table is set"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.unless_none("margins", lambda name: self.require_choice(name, "ttab", "dataset"))
-        self.unless_none("entropy_margin", self.require_number)
-        self.unless_none("redundancy_margin", self.require_number)
-        self.unless_none("fisher_weight", self.require_at_least_zero)
-
-    @property
-    def depends_on_classes(self) -> bool:
-        return super().depends_on_classes or self.margins == "dataset"
 
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values() | {"margins": "ttab", "fisher_weight": 2000.0}
         if self.preset == "official":
-            values |= self.tent_values() | {"margins": "dataset"}
-            values["fisher_weight"] = self.by_class_count(1.0, 1.0, 2000.0)
+            values |= {"margins": "dataset", "fisher_weight": self.by_class_count(1.0, 1.0, 2000.0)}
         if (self.margins or values["margins"]) == "dataset":
             redundancy = self.by_class_count(ten=0.4, hundred=0.1, thousand=0.05)
             return values | {"entropy_margin": self.log_classes(0.4), "redundancy_margin": redundancy}
@@ -83,13 +69,8 @@ class EATA(GradientAdapted):
     remembered: ClassVar[Mapping[str, Any]] = {"average_prediction": None}
 
     average_prediction: Tensor | None
-
-    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        # A buffer, to move with the model, but of unknown size until the first batch, hence extra state.
-        self.register_buffer("average_prediction", None, persistent=False)
-        super().prepare(model, sites)
-        #: It comes from the source, not from the stream, so reset() leaves it.
-        self.fisher: Snapshot | None = None
+    #: By parameter name. It comes from the source, not from the stream, so reset() leaves it.
+    fisher: dict[str, Tensor] | None = None
 
     def learn(self, inputs: Tensor) -> Tensor:
         logits = self.logits(inputs)
@@ -109,6 +90,7 @@ class EATA(GradientAdapted):
     def _is_new(self, probabilities: Tensor) -> Tensor:
         if self.average_prediction is None:
             return torch.ones(len(probabilities), dtype=torch.bool, device=probabilities.device)
+        self.average_prediction = self.average_prediction.to(probabilities)  # where the model has moved
         similarity = F.cosine_similarity(self.average_prediction[None], probabilities, dim=1)
         new: Tensor = similarity.abs() < self.options.redundancy_margin
         return new
@@ -116,8 +98,10 @@ class EATA(GradientAdapted):
     def _pull_to_source(self) -> Tensor | float:
         if self.fisher is None or not self.options.fisher_weight:
             return 0.0
-        anchored = zip(self.fisher.buffers(), self.trained.values(), self.source.buffers(), strict=True)
-        penalties = [(table * (parameter - source) ** 2).sum() for table, parameter, source in anchored]
+        penalties = [
+            (self.fisher[name].to(parameter) * (parameter - source) ** 2).sum()
+            for (name, parameter), source in zip(self.trained.items(), self.source.buffers(), strict=True)
+        ]
         return self.options.fisher_weight * torch.stack(penalties).sum()
 
     def set_fisher(self, table: Mapping[str, Tensor] | None) -> None:
@@ -133,13 +117,10 @@ class EATA(GradientAdapted):
                 "table must hold a tensor of the parameter's shape for every trained parameter and nothing else, "
                 f"but it differs at {', '.join(differing[:5])}. Make it with estimate_fisher(adapted, batches)."
             )
-        self.fisher = Snapshot(
-            (table[name].to(parameter) for name, parameter in self.trained.items()), persistent=False
-        )
+        self.fisher = {name: values.detach().clone() for name, values in table.items()}
 
     def get_extra_state(self) -> dict[str, Any]:
-        fisher = None if self.fisher is None else dict(zip(self.trained_names, self.fisher.buffers(), strict=True))
-        return super().get_extra_state() | {"fisher": fisher}
+        return super().get_extra_state() | {"fisher": self.fisher}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
@@ -160,12 +141,12 @@ def estimate_fisher(adapted: EATA, batches: Iterable[Tensor]) -> dict[str, Tenso
         Fisher information by parameter name, for :meth:`EATA.set_fisher`.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        learned = Snapshot(adapted.changing())
+        learned = Snapshot(adapted.changing(adapted.model))
         parameters = adapted.trained
         table = {name: torch.zeros_like(parameter, requires_grad=False) for name, parameter in parameters.items()}
         count = 0
         try:
-            adapted.source.copy_to(adapted.changing())
+            adapted.source.copy_to(adapted.changing(adapted.model))
             for batch in batches:
                 logits = adapted.logits(batch.clone() if batch.is_inference() else batch)
                 if adapted.differentiate(F.cross_entropy(logits, logits.detach().argmax(1))):
@@ -175,7 +156,7 @@ def estimate_fisher(adapted: EATA, batches: Iterable[Tensor]) -> dict[str, Tenso
                             table[name] += parameter.grad**2
                 adapted.optimizer.zero_grad()
         finally:
-            learned.copy_to(adapted.changing())
+            learned.copy_to(adapted.changing(adapted.model))
     if not count:
         raise InputError("batches must hold at least one batch of finite inputs, got none that can be used.")
     return {name: squared / count for name, squared in table.items()}

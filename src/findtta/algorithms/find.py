@@ -22,7 +22,7 @@ from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
 from findtta.functional import blend, count_groups, group_moments, partition
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Options, option
+from findtta.options import Fraction, Options, option
 from findtta.partitioners import Partitioner, make_partitioner
 
 Partition = Callable[[Tensor], Tensor]
@@ -32,7 +32,9 @@ Partition = Callable[[Tensor], Tensor]
 class FINDOptions(Options):
     """Options of FIND."""
 
-    alpha: float = option(0.8, "weight of the source statistics: 0 is group statistics only, 1 the source model")
+    alpha: Fraction = option(
+        0.8, "weight of the source statistics: 0 is group statistics only, 1 the source model"
+    )
     partitioner: str | Partition = option(
         "first-neighbor",
         "how a batch is split into groups: the name of a partitioner, or a function from instance means (B, C) "
@@ -43,7 +45,7 @@ class FINDOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        self.require_fraction("alpha")
+        super().__post_init__()
         object.__setattr__(self, "partitioner_options", _as_pairs(self.partitioner_options))
         self.make_partitioner()  # so that wrong names and values are found at once
 

@@ -27,32 +27,27 @@ from findtta.functional import drift_gate, in_source_units, log_drift, soft_neig
 from findtta.functional.moments import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import Options, option
+from findtta.options import AtLeastZero, Fraction, Options, Positive, option
 
 
 @dataclass(frozen=True)
 class FINDSoftOptions(Options):
     """Options of FIND with soft neighbourhoods."""
 
-    alpha: float = option(
+    alpha: Fraction = option(
         0.7, "weight of the source statistics for samples with strong drift; samples without drift get up to 1"
     )
-    temperature: float = option(
+    temperature: Positive = option(
         0.2, "softmax temperature of the neighbourhood weights: small for the nearest samples only, large for all"
     )
-    threshold: float = option(
+    threshold: Positive = option(
         0.15,
         "KL divergence from the source at which the source weight is halfway between 1 and alpha, in the first "
         "layer; lower in deeper layers",
     )
-    sharpness: float = option(
+    sharpness: AtLeastZero = option(
         6.0, "steepness of the source weight as a function of log drift around the threshold; 0: always halfway"
     )
-
-    def __post_init__(self) -> None:
-        self.require_fraction("alpha")
-        self.require_at_least_zero("sharpness")
-        self.require_positive("temperature", "threshold")
 
 
 class Evidence:
@@ -75,19 +70,19 @@ class Evidence:
         """Add the drift in one layer, ``(rows,)``; return the mean over the layers so far, and their number."""
         if not self.open:
             return drift, 1
-        rows = drift.shape[0]
         if self.total is None:
             self.total, self.layers = drift, 1
             return drift, 1
-        samples = self.total.shape[0]
-        if rows == samples:
-            self.total, self.layers = self.total + drift, self.layers + 1
-            return self.total / self.layers, self.layers
+        rows, samples = drift.shape[0], self.total.shape[0]
         if rows % samples:
             return drift, 1  # rows that are neither images nor parts of images have no history
+        self.layers += 1
+        if rows == samples:
+            self.total = self.total + drift
+            return self.total / self.layers, self.layers
         # A layer that sees several windows of each image: they share what is known about the image.
         windows = rows // samples
-        self.total, self.layers = self.total + drift.view(samples, windows).mean(1), self.layers + 1
+        self.total = self.total + drift.view(samples, windows).mean(1)
         return (self.total / self.layers).repeat_interleave(windows), self.layers
 
 

@@ -19,22 +19,20 @@ from findtta.algorithms.find import FABN, FIND, FINDOptions, Partition
 from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores, partition
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import option
+from findtta.options import Count, Number, option
+
+# The buffers of a layer before the first batch.
+UNSCORED = {"score_sum": 0.0, "calls": 0, "score": torch.nan, "split": True}
 
 
 @dataclass(frozen=True)
 class FINDStarOptions(FINDOptions):
     """Options of FIND*."""
 
-    threshold: float = option(
+    threshold: Number = option(
         0.1, "layers with a sensitivity score (0 to 1) below this are no longer split (gamma)"
     )
-    cold_start: int = option(10, "number of first batches that layers are scored on, with all layers split")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_number("threshold")
-        self.require_positive_int("cold_start")
+    cold_start: Count = option(10, "number of first batches that layers are scored on, with all layers split")
 
 
 class SelectiveFABN(FABN):
@@ -48,10 +46,8 @@ class SelectiveFABN(FABN):
     def __init__(self, norm: nn.Module, alpha: float, partition: Partition = partition) -> None:
         super().__init__(norm, alpha, partition)
         device = next((tensor.device for tensor in [*norm.parameters(), *norm.buffers()]), None)
-        self.register_buffer("score_sum", torch.zeros((), device=device))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64, device=device))
-        self.register_buffer("score", torch.full((), torch.nan, device=device))
-        self.register_buffer("split", torch.ones((), dtype=torch.bool, device=device))
+        for name, value in UNSCORED.items():
+            self.register_buffer(name, torch.tensor(value, device=device))
         # What the buffers say, on the host, so that a forward pass never waits for the device.
         self.scoring = True
         self.splitting = True
@@ -73,10 +69,8 @@ class SelectiveFABN(FABN):
 
     def reset(self) -> None:
         super().reset()
-        self.score_sum.zero_()
-        self.calls.zero_()
-        self.score.fill_(torch.nan)
-        self.split.fill_(True)
+        for name, value in UNSCORED.items():
+            self.get_buffer(name).fill_(value)
         self.scoring = self.splitting = True
 
     def describe(self) -> dict[str, Any]:

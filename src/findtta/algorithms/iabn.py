@@ -10,33 +10,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
-from findtta.errors import OptionError
 from findtta.functional import batch_moments, instance_aware_moments
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Options, option
+from findtta.options import Options, option, require_number
+
+
+def require_standard_errors(name: str, value: object) -> None:
+    """Raise unless the value of an option is a number of at least 0, infinity included."""
+    if value != math.inf:
+        require_number(name, value, 0)
+
+
+StandardErrors = Annotated[float, require_standard_errors]
 
 
 @dataclass(frozen=True)
 class IABNOptions(Options):
     """Options of IABN."""
 
-    k: float = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
-    base: str = option("source", "statistics to correct: 'source', or 'batch' (predictions depend on the batch)")
-
-    def __post_init__(self) -> None:
-        require_standard_errors(self, "k")
-        self.require_choice("base", "source", "batch")
-
-
-def require_standard_errors(options: Options, name: str) -> None:
-    """Raise unless option ``name`` is a number of at least 0, infinity included."""
-    options.require_number(name)
-    if getattr(options, name) < 0:
-        raise OptionError(f"{name} must be at least 0, got {getattr(options, name)!r}.")
+    k: StandardErrors = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
+    base: Literal["source", "batch"] = option(
+        "source", "statistics to correct: 'source', or 'batch' (predictions depend on the batch)"
+    )
 
 
 class InstanceAwareNorm(AdaptiveNorm):

@@ -10,9 +10,10 @@ this order, and the papers' rules scan them in it.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,14 @@ from findtta.errors import InputError
 
 
 class MemoryBank(nn.Module):
-    """Holds at most ``capacity`` images, filed under classes."""
+    """Holds at most ``capacity`` images, filed under classes; subclasses say which of them to keep."""
+
+    #: Attributes that are saved besides the images, with the values that they start from.
+    remembered: ClassVar[Mapping[str, Any]] = {"slots_of_class": [], "offers": 0}
 
     images: Tensor
+    slots_of_class: list[list[int]]
+    offers: int  # how many samples have been offered so far, kept or not
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -38,20 +44,40 @@ class MemoryBank(nn.Module):
         """Return how many items each class has."""
         return [len(slots) for slots in self.slots_of_class]
 
+    def fullest_classes(self) -> list[int]:
+        """Return the classes with most items."""
+        occupancy = self.occupancy()
+        return [label for label, count in enumerate(occupancy) if count == max(occupancy)]
+
     def order(self) -> list[int]:
         """Return the occupied slots, class after class, the oldest of a class first."""
         return [slot for slots in self.slots_of_class for slot in slots]
 
     def contents(self) -> Tensor:
         """Return the stored images, ``(items, ...)``, in order."""
-        return self.images[torch.tensor(self.order(), dtype=torch.int64, device=self.images.device)]
+        return self.images[self.order()]
 
-    def reset(self) -> None:
-        """Forget every item, and what shape items have."""
-        self.images = self.images.new_empty(0)
-        self.slots_of_class: list[list[int]] = []
+    def insert(
+        self, samples: Tensor, classes: Sequence[int], uncertainties: Sequence[float], num_classes: int
+    ) -> None:
+        """Offer samples, one after the other, under their predicted classes."""
+        self._prepare(samples, num_classes)
+        sample_in_slot: dict[int, int] = {}
+        for index, (label, uncertainty) in enumerate(zip(classes, uncertainties, strict=True)):
+            slot = self.make_room(label, uncertainty)
+            if slot is not None:
+                self.slots_of_class[label].append(slot)
+                sample_in_slot[slot] = index
+            self.offers += 1
+        if sample_in_slot:
+            kept = samples.detach()[list(sample_in_slot.values())]
+            self.images[list(sample_in_slot)] = kept.to(self.images.dtype)
 
-    def prepare(self, samples: Tensor, num_classes: int) -> None:
+    def make_room(self, label: int, uncertainty: float) -> int | None:
+        """Return the slot for a new item of a class, or None if it is not to be kept."""
+        raise NotImplementedError
+
+    def _prepare(self, samples: Tensor, num_classes: int) -> None:
         """Allocate the bank at the first samples, and refuse samples that do not fit it later."""
         if not self.slots_of_class:
             self.slots_of_class = [[] for _ in range(num_classes)]
@@ -67,20 +93,17 @@ class MemoryBank(nn.Module):
                 f"{tuple(samples.shape[1:])} and {num_classes}. Call reset() before a different stream."
             )
 
-    def write(self, samples: Tensor, sample_in_slot: dict[int, int]) -> None:
-        """Copy samples into slots, all at once."""
-        if sample_in_slot:
-            device = self.images.device
-            slots = torch.tensor(list(sample_in_slot), device=device)
-            sources = torch.tensor(list(sample_in_slot.values()), device=device)
-            self.images[slots] = samples.detach()[sources].to(self.images.dtype)
+    def reset(self) -> None:
+        """Forget every item, and what shape items have."""
+        self.images = self.images.new_empty(0)
+        self.set_extra_state(self.remembered)
 
-    def get_extra_state(self) -> dict[str, Tensor]:
-        return {"order": _integers(self.order()), "occupancy": _integers(self.occupancy())}
+    def get_extra_state(self) -> dict[str, Any]:
+        return {name: copy.deepcopy(getattr(self, name)) for name in self.remembered}
 
-    def set_extra_state(self, state: Any) -> None:
-        slots = iter(state["order"].tolist())
-        self.slots_of_class = [[next(slots) for _ in range(count)] for count in state["occupancy"].tolist()]
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        for name in self.remembered:
+            setattr(self, name, copy.deepcopy(state[name]))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(f"{prefix}images")
@@ -121,52 +144,28 @@ class BalancedReservoir(MemoryBank):
     reservoir, so that every sample of the class seen so far is as likely to be there.
     """
 
-    seen: list[int]
+    remembered: ClassVar[Mapping[str, Any]] = {**MemoryBank.remembered, "seen": {}}
 
-    def insert(self, samples: Tensor, classes: Sequence[int], num_classes: int, draws: ReservoirDraws) -> None:
-        """Offer samples, one after the other, under their predicted classes."""
-        self.prepare(samples, num_classes)
-        self.seen = self.seen or [0] * num_classes
-        sample_in_slot: dict[int, int] = {}
-        for index, label in enumerate(classes):
-            slot = self._make_room(label, draws)
-            if slot is not None:
-                self.slots_of_class[label].append(slot)
-                sample_in_slot[slot] = index
-        self.write(samples, sample_in_slot)
+    seen: dict[int, int]  # how many samples of a class have been offered
 
-    @property
-    def offers(self) -> int:
-        """How many samples have been offered so far, kept or not."""
-        return sum(self.seen)
+    def __init__(self, capacity: int, draws: ReservoirDraws) -> None:
+        super().__init__(capacity)
+        #: Where random decisions come from; replace it to replay recorded ones.
+        self.draws = draws
 
-    def _make_room(self, label: int, draws: ReservoirDraws) -> int | None:
-        """Return the slot for a new item of a class, or None if it is not to be kept."""
-        self.seen[label] += 1
-        occupancy = self.occupancy()
-        if sum(occupancy) < self.capacity:
-            return sum(occupancy)
-        most = max(occupancy)
-        fullest = [candidate for candidate, count in enumerate(occupancy) if count == most]
+    def make_room(self, label: int, uncertainty: float) -> int | None:
+        self.seen[label] = self.seen.get(label, 0) + 1
+        if len(self) < self.capacity:
+            return len(self)
+        fullest = self.fullest_classes()
         if label not in fullest:
-            shrinking = draws.fullest_class(fullest)
-        elif draws.uniform() <= occupancy[label] / self.seen[label]:
+            shrinking = self.draws.fullest_class(fullest)
+        elif self.draws.uniform() <= len(self.slots_of_class[label]) / self.seen[label]:
             shrinking = label
         else:
             return None
         slots = self.slots_of_class[shrinking]
-        return slots.pop(draws.position(len(slots)))
-
-    def reset(self) -> None:
-        super().reset()
-        self.seen = []
-
-    def get_extra_state(self) -> dict[str, Tensor]:
-        return super().get_extra_state() | {"seen": _integers(self.seen)}
-
-    def set_extra_state(self, state: Any) -> None:
-        super().set_extra_state(state)
-        self.seen = state["seen"].tolist()
+        return slots.pop(self.draws.position(len(slots)))
 
 
 class TimelyBank(MemoryBank):
@@ -177,47 +176,44 @@ class TimelyBank(MemoryBank):
     weights of age and uncertainty in the score.
     """
 
+    # All items age by one at every offer: keep the offer an item came with, and nothing to update.
+    remembered: ClassVar[Mapping[str, Any]] = {
+        **MemoryBank.remembered,
+        "offer_of_slot": {},
+        "uncertainty_of_slot": {},
+    }
+
+    offer_of_slot: dict[int, int]
+    uncertainty_of_slot: dict[int, float]
+
     def __init__(self, capacity: int, timeliness: float = 1.0, uncertainty: float = 1.0) -> None:
         super().__init__(capacity)
         self.timeliness_weight = timeliness
         self.uncertainty_weight = uncertainty
 
-    def insert(
-        self, samples: Tensor, classes: Sequence[int], uncertainties: Sequence[float], num_classes: int
-    ) -> None:
-        """Offer samples, one after the other, under their predicted classes."""
-        self.prepare(samples, num_classes)
-        sample_in_slot: dict[int, int] = {}
-        for index, (label, uncertainty) in enumerate(zip(classes, uncertainties, strict=True)):
-            slot = self._make_room(label, uncertainty)
-            if slot is not None:
-                self.slots_of_class[label].append(slot)
-                self.offer_of_slot[slot] = self.offers
-                self.uncertainty_of_slot[slot] = uncertainty
-                sample_in_slot[slot] = index
-            self.offers += 1
-        self.write(samples, sample_in_slot)
+    def make_room(self, label: int, uncertainty: float) -> int | None:
+        slot: int | None = len(self)
+        if len(self.slots_of_class[label]) >= self.capacity / len(self.slots_of_class):
+            slot = self._take_worst([label], uncertainty)
+        elif slot == self.capacity:
+            slot = self._take_worst(self.fullest_classes(), uncertainty)
+        if slot is not None:
+            self.offer_of_slot[slot] = self.offers
+            self.uncertainty_of_slot[slot] = uncertainty
+        return slot
 
-    def _make_room(self, label: int, uncertainty: float) -> int | None:
-        """Return the slot for a new item of a class, or None if it is not to be kept."""
-        occupancy = self.occupancy()
-        if occupancy[label] < self.capacity / len(occupancy):
-            if sum(occupancy) < self.capacity:
-                return sum(occupancy)
-            most = max(occupancy)
-            shrinking = [candidate for candidate, count in enumerate(occupancy) if count == most]
-        else:
-            shrinking = [label]
-        worst, worst_score = None, -math.inf
-        for candidate in shrinking:
-            for slot in self.slots_of_class[candidate]:
-                score = self._score(self.offers - self.offer_of_slot[slot], self.uncertainty_of_slot[slot])
-                if score >= worst_score:  # of equals, the last
-                    worst, worst_score = (candidate, slot), score
-        if worst is None or not worst_score > self._score(0, uncertainty):
+    def _take_worst(self, classes: Sequence[int], uncertainty: float) -> int | None:
+        """Take out the item of some classes with the highest score, unless a new one has a higher one."""
+        items = [(label, slot) for label in classes for slot in self.slots_of_class[label]]
+        # Of equals, the last.
+        score, last = max(
+            (self._score(self.offers - self.offer_of_slot[slot], self.uncertainty_of_slot[slot]), index)
+            for index, (_, slot) in enumerate(items)
+        )
+        if score <= self._score(0, uncertainty):
             return None
-        candidate, slot = worst
-        self.slots_of_class[candidate].remove(slot)
+        label, slot = items[last]
+        self.slots_of_class[label].remove(slot)
         return slot
 
     def _score(self, age: int, uncertainty: float) -> float:
@@ -228,27 +224,3 @@ class TimelyBank(MemoryBank):
     def ages(self) -> list[int]:
         """Return the age of each item in offers, in the order of :meth:`contents`."""
         return [self.offers - self.offer_of_slot[slot] for slot in self.order()]
-
-    def reset(self) -> None:
-        super().reset()
-        # All items age by one at every offer: keep the offer an item came with, and nothing to update.
-        self.offers = 0
-        self.offer_of_slot = [0] * self.capacity
-        self.uncertainty_of_slot = [0.0] * self.capacity
-
-    def get_extra_state(self) -> dict[str, Tensor]:
-        return super().get_extra_state() | {
-            "offers": _integers([self.offers]),
-            "offer_of_slot": _integers(self.offer_of_slot),
-            "uncertainty_of_slot": torch.tensor(self.uncertainty_of_slot, dtype=torch.float64),
-        }
-
-    def set_extra_state(self, state: Any) -> None:
-        super().set_extra_state(state)
-        self.offers = int(state["offers"])
-        self.offer_of_slot = state["offer_of_slot"].tolist()
-        self.uncertainty_of_slot = state["uncertainty_of_slot"].tolist()
-
-
-def _integers(values: Sequence[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)

@@ -38,35 +38,25 @@ class MovingStatistics(nn.Module):
         old_mean, old_variance = self.proposed or (self.mean, self.variance)
         moved_mean = torch.lerp(old_mean.to(mean.dtype), mean, self.momentum)
         moved_variance = torch.lerp(old_variance.to(variance.dtype), variance, self.momentum)
-        if self.learning:
-            self.proposed = moved_mean.detach(), moved_variance.detach()
+        self.proposed = moved_mean.detach(), moved_variance.detach()
         return moved_mean, moved_variance
 
-    def accept(self) -> None:
-        """Take over what was proposed."""
-        if self.proposed is not None:
-            self.mean.copy_(self.proposed[0])
-            self.variance.copy_(self.proposed[1])
 
-    @staticmethod
-    def all_of(*models: nn.Module) -> list[MovingStatistics]:
-        """List the moving statistics of models, in module order."""
-        return [module for model in models for module in model.modules() if isinstance(module, MovingStatistics)]
-
-    @staticmethod
-    def tensors_of(*models: nn.Module) -> list[Tensor]:
-        """List the tensors of all moving statistics of models."""
-        return [tensor for moving in MovingStatistics.all_of(*models) for tensor in moving.buffers()]
+def moving_statistics(*models: nn.Module) -> list[MovingStatistics]:
+    """List the moving statistics of models, in module order."""
+    return [module for model in models for module in model.modules() if isinstance(module, MovingStatistics)]
 
 
 @contextmanager
 def learning_statistics(*models: nn.Module) -> Iterator[Callable[[], None]]:
     """Let the layers of models learn statistics within the block; call what it yields to accept them."""
-    statistics = MovingStatistics.all_of(*models)
+    statistics = moving_statistics(*models)
 
     def accept() -> None:
         for moving in statistics:
-            moving.accept()
+            if moving.proposed is not None:
+                moving.mean.copy_(moving.proposed[0])
+                moving.variance.copy_(moving.proposed[1])
 
     for moving in statistics:
         moving.learning = True

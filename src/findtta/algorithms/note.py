@@ -1,6 +1,5 @@
 """NOTE: instance-aware normalisation, and entropy minimisation on a class-balanced memory of the stream.
 
-Gong et al., NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation, NeurIPS 2022.
 Predictions come from instance-aware layers with slowly moving statistics, so they do not depend on
 how the stream is cut into batches: a batch in whose middle an update falls due is predicted in two
 parts, as if its samples had come one by one, which is what the authors do. ``schedule="batch"``
@@ -12,21 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.iabn import IABN, InstanceAwareNorm, require_standard_errors, unbiased_batch_moments
-from findtta.algorithms.learning import GradientAdapted
+from findtta.algorithms.iabn import IABN, InstanceAwareNorm, StandardErrors, unbiased_batch_moments
+from findtta.algorithms.learning import GradientAdapted, GradientOptions
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
-from findtta.algorithms.presets import GradientOptions
 from findtta.functional import batch_moments
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import option
+from findtta.options import Count, Fraction, Seed, option
 
 LOG_FLOOR = 1e-6
 
@@ -36,26 +34,19 @@ class NOTEOptions(GradientOptions):
     """Options of NOTE."""
 
     use_iabn: bool = option(True, "correct the statistics per instance (IABN); False: BatchNorm, TTAB's default")
-    k: float = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
-    bn_momentum: float = option(0.01, "weight of the memory's statistics in the moving statistics, per update")
-    memory_size: int = option(64, "number of images that the memory holds")
-    schedule: str | None = option(
+    k: StandardErrors = option(4.0, "number of standard errors beyond which an instance corrects the statistics")
+    bn_momentum: Fraction = option(0.01, "weight of the memory's statistics in the moving statistics, per update")
+    memory_size: Count = option(64, "number of images that the memory holds")
+    schedule: Literal["samples", "batch"] | None = option(
         None, "when to update: every update_every 'samples', or once per 'batch' as TTAB does"
     )
-    update_every: int = option(64, "number of samples between two updates, for schedule='samples'")
-    seed: int = option(0, "seed of the draws that decide which images the memory keeps")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_standard_errors(self, "k")
-        self.require_fraction("bn_momentum")
-        self.require_positive_int("memory_size", "update_every")
-        self.unless_none("schedule", lambda name: self.require_choice(name, "samples", "batch"))
+    update_every: Count = option(64, "number of samples between two updates, for schedule='samples'")
+    seed: Seed = option(0, "seed of the draws that decide which images the memory keeps")
 
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values() | {"schedule": "batch"}
         if self.preset == "official":
-            values |= {"optimizer": "adam", "schedule": "samples"}
+            values |= {"optimizer": "adam", "lr": 1e-4, "schedule": "samples"}
             # Their script asks for none, but their main file takes a zero for "not given" on CIFAR.
             values["weight_decay"] = self.by_class_count(5e-4, 5e-4, 0.0)
         return values
@@ -95,9 +86,7 @@ class NOTE(GradientAdapted):
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
         super().prepare(model, sites)
-        self.bank = BalancedReservoir(self.options.memory_size)
-        #: Where random decisions come from; replace it to replay recorded ones.
-        self.draws = ReservoirDraws(self.generator)
+        self.bank = BalancedReservoir(self.options.memory_size, ReservoirDraws(self.generator))
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         options = self.options
@@ -107,12 +96,10 @@ class NOTE(GradientAdapted):
         outputs = []
         while len(inputs):
             until_update = self.options.update_every - self.bank.offers % self.options.update_every
-            count = len(inputs) if self.options.schedule == "batch" else min(until_update, len(inputs))
+            count = len(inputs) if self.options.schedule == "batch" else until_update
             chunk, inputs = inputs[:count], inputs[count:]
             outputs.append(self.predict(chunk))
-            if self._remember(chunk, outputs[-1]) and (
-                self.options.schedule == "batch" or self.bank.offers % self.options.update_every == 0
-            ):
+            if self._remember(chunk, outputs[-1]) and len(chunk) == count:
                 self._update()
         return torch.cat(outputs)
 
@@ -122,12 +109,12 @@ class NOTE(GradientAdapted):
         if -1 in classes:
             self.warn_skipped("its logits contain NaN or Inf")
             return False
-        self.bank.insert(samples, classes, logits.shape[1], self.draws)
+        self.bank.insert(samples, classes, [0.0] * len(classes), logits.shape[1])
         return True
 
     def _update(self) -> None:
         images = self.bank.contents()
-        shuffled = torch.tensor(self.draws.permutation(len(images)), device=images.device)
+        shuffled = torch.tensor(self.bank.draws.permutation(len(images)), device=images.device)
         with learning_statistics(self.model) as accept_statistics:
             probabilities = self.logits(images[shuffled]).softmax(1)
             # The mean is over samples and classes, so the entropy is divided by the number of classes.

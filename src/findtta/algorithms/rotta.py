@@ -1,8 +1,7 @@
 """RoTTA: robust statistics, and a student that learns from a timely, balanced memory of the stream.
 
-Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023. The teacher predicts, with
-statistics that move slowly. After every ``update_every`` samples, also in the middle of a batch, the
-student learns to agree with the teacher on a strongly augmented memory.
+The teacher predicts, with statistics that move slowly. After every ``update_every`` samples, also in the
+middle of a batch, the student learns to agree with the teacher on a strongly augmented memory.
 
 Inputs are taken to be images in [0, 1] that the model normalises itself, as the authors have it; for
 inputs that are normalised already, give ``mean`` and ``std``, so that they are augmented as images.
@@ -27,7 +26,7 @@ from findtta.functional import batch_moments
 from findtta.functional.moments import widen
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import option
+from findtta.options import AtLeastZero, Count, Fraction, option
 
 LOG_FLOOR = 1e-6
 
@@ -36,28 +35,18 @@ LOG_FLOOR = 1e-6
 class RoTTAOptions(TeacherStudentOptions):
     """Options of RoTTA."""
 
-    alpha: float = option(0.05, "weight of the batch in the moving statistics: 0 is the source, 1 the batch alone")
-    nu: float = option(0.001, "fraction by which the teacher moves towards the student in an update")
-    memory_size: int = option(64, "number of images that the memory holds")
-    update_every: int = option(64, "number of samples between two updates")
-    timeliness: float = option(1.0, "weight of an image's age when the memory drops one (lambda_t)")
-    uncertainty: float = option(1.0, "weight of its uncertainty when the memory drops one (lambda_u)")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_fraction("alpha", "nu")
-        self.require_positive_int("memory_size", "update_every")
-        self.require_at_least_zero("timeliness", "uncertainty")
-
-    @property
-    def depends_on_classes(self) -> bool:
-        return False
+    alpha: Fraction = option(
+        0.05, "weight of the batch in the moving statistics: 0 is the source, 1 the batch alone"
+    )
+    nu: Fraction = option(0.001, "fraction by which the teacher moves towards the student in an update")
+    memory_size: Count = option(64, "number of images that the memory holds")
+    update_every: Count = option(64, "number of samples between two updates")
+    timeliness: AtLeastZero = option(1.0, "weight of an image's age when the memory drops one (lambda_t)")
+    uncertainty: AtLeastZero = option(1.0, "weight of its uncertainty when the memory drops one (lambda_u)")
 
     def preset_values(self) -> dict[str, Any]:
-        values = super().preset_values()
-        if self.preset == "official":
-            values |= {"optimizer": "adam", "lr": 1e-3}
-        return values
+        official = {"optimizer": "adam", "lr": 1e-3} if self.preset == "official" else {}
+        return super().preset_values() | official
 
 
 class RobustNorm(AdaptiveNorm):
@@ -105,13 +94,12 @@ class RoTTA(TeacherStudent):
             self.warn_skipped("its logits contain NaN or Inf")
             return logits
         classes = [int(label) for label in labels]
-        start = 0
+        start, every = 0, self.options.update_every
         while start < len(inputs):
-            until_update = self.options.update_every - self.bank.offers % self.options.update_every
-            part = slice(start, start + until_update)
+            part = slice(start, start + every - self.bank.offers % every)
             self.bank.insert(inputs[part], classes[part], uncertainties[part], logits.shape[1])
-            start += until_update
-            if self.bank.offers % self.options.update_every == 0:
+            start = part.stop
+            if self.bank.offers % every == 0:
                 self._update()
         return logits
 

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.learning import GradientAdapted, moving_average
-from findtta.algorithms.presets import GradientOptions
+from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
 from findtta.functional import softmax_entropy
-from findtta.options import option
+from findtta.options import AtLeastZero, Number, option
 
 NORM_FLOOR = 1e-12  # a zero gradient must not divide by zero
 
@@ -34,9 +33,11 @@ class SAROptions(GradientOptions):
     """Options of SAR."""
 
     skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
-    entropy_margin: float | None = option(None, "a sample is reliable if its entropy is below this (E0)")
-    rho: float = option(0.05, "radius of the sharpness-aware step: how far parameters move before the second pass")
-    recovery_threshold: float = option(
+    entropy_margin: Number | None = option(None, "a sample is reliable if its entropy is below this (E0)")
+    rho: AtLeastZero = option(
+        0.05, "radius of the sharpness-aware step: how far parameters move before the second pass"
+    )
+    recovery_threshold: AtLeastZero = option(
         0.2, "moving average of the loss below which parameters are reset to the source; 0: never"
     )
     sticky_recovery: bool = option(False, "keep the average loss and the momentum after a reset, as published")
@@ -44,17 +45,9 @@ class SAROptions(GradientOptions):
         False, "take a step with the momentum alone when no sample is selected, as published"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.unless_none("entropy_margin", self.require_number)
-        self.require_at_least_zero("rho", "recovery_threshold")
-        self.require_flag("sticky_recovery", "momentum_on_empty")
-
     def preset_values(self) -> dict[str, Any]:
-        values = super().preset_values() | {"nesterov": False, "entropy_margin": 0.4 * math.log(1000)}
-        if self.preset == "official":
-            values |= {"lr": self.by_class_count(1e-3, 1e-3, 2.5e-4), "entropy_margin": self.log_classes(0.4)}
-        return values
+        margin = self.log_classes(0.4) if self.preset == "official" else 0.4 * math.log(1000)
+        return super().preset_values() | {"optimizer": "sgd", "nesterov": False, "entropy_margin": margin}
 
 
 class SAR(GradientAdapted):
@@ -89,7 +82,7 @@ class SAR(GradientAdapted):
 
     def _descend_from_above(self, inputs: Tensor, reliable: Tensor) -> None:
         parameters = list(self.trained.values())
-        here = [parameter.detach().clone() for parameter in parameters]
+        here = Snapshot(parameters)
         try:
             self._climb(parameters)
             entropy = softmax_entropy(self.logits(inputs))
@@ -97,9 +90,7 @@ class SAR(GradientAdapted):
             loss = entropy[self.selected].mean() if self.selected.any() else None
             usable = loss is not None and self.differentiate(loss)
         finally:
-            with torch.no_grad():
-                for parameter, value in zip(parameters, here, strict=True):
-                    parameter.copy_(value)
+            here.copy_to(parameters)
         if loss is None:
             self._step_on_nothing()
         elif usable:
@@ -125,7 +116,7 @@ class SAR(GradientAdapted):
     def _recover_if_low(self) -> None:
         if self.average_loss is None or self.average_loss >= self.options.recovery_threshold:
             return
-        self.source.copy_to(self.changing())
+        self.source.copy_to(self.changing(self.model))
         self.recoveries += 1
         if not self.options.sticky_recovery:
             self.reset_optimizer()

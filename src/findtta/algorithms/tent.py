@@ -5,25 +5,10 @@ Difference from the authors: BatchNorm layers of every dimension are adapted, no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from torch import Tensor
 
 from findtta.algorithms.learning import GradientAdapted
-from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
-
-
-@dataclass(frozen=True)
-class TentOptions(GradientOptions):
-    """Options of TENT."""
-
-    def preset_values(self) -> dict[str, Any]:
-        values = super().preset_values()
-        if self.preset == "official":
-            values |= self.tent_values()
-        return values
 
 
 class Tent(GradientAdapted):
@@ -37,7 +22,6 @@ class Tent(GradientAdapted):
         "batches, mixed drift or few classes at a time, predictions collapse onto few classes (see "
         "adapted.collapse)."
     )
-    options_type = TentOptions
 
     def learn(self, inputs: Tensor) -> Tensor:
         logits = self.logits(inputs)

@@ -1,12 +1,10 @@
 """ViDA: a teacher and a student with low- and high-rank branches, weighed by the teacher's uncertainty.
 
-Liu et al., ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation, ICLR 2024. The
-authors publish it for vision transformers only; this is a port to models with BatchNorm: branches
-are added beside convolutions (see :func:`findtta.layers.rank_adapters.find_hosts`), and teacher and
-student normalise with the statistics of the batch. Other differences: the branches start at zero
-and are not warmed up on source data; uncertainty comes from augmented passes, as in their code (their
-paper speaks of dropout); their code leaves the high-rank scale at 1 by mistake, which
-``high_rank_scale="fixed"`` repeats.
+The authors publish it for vision transformers only; this is a port to models with BatchNorm: branches are
+added beside convolutions (see :func:`findtta.layers.rank_adapters.find_hosts`), and teacher and student
+normalise with the statistics of the batch. Other differences: the branches start at zero and are not warmed up
+on source data; uncertainty comes from augmented passes, as in their code (their paper speaks of dropout); their
+code leaves the high-rank scale at 1 by mistake, which ``high_rank_scale="fixed"`` repeats.
 
 Where the loss is one-sided (10 and 100 classes), student and teacher agree at the start, so the
 gradient consists of rounding errors only: SGD then stays at TBN, as the FIND paper's numbers for ViDA do,
@@ -20,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +26,9 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Cost
 from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
 from findtta.errors import UnsupportedModelError
-from findtta.layers.rank_adapters import BranchScales, RankAdapted, add_branches, remove_branches
+from findtta.layers.rank_adapters import BranchScales, add_branches, remove_branches
 from findtta.layers.surgery import NormSite
-from findtta.options import option, require_int
+from findtta.options import AtLeastTwo, AtLeastZero, Count, Fraction, option
 
 UNCERTAINTY_PER_VARIANCE = 0.1
 
@@ -39,39 +37,27 @@ UNCERTAINTY_PER_VARIANCE = 0.1
 class ViDAOptions(TeacherStudentOptions):
     """Options of ViDA."""
 
-    lr_branches: float | None = option(None, "learning rate of the branches; lr is that of all other parameters")
-    low_rank: int = option(1, "width of the low-rank branches")
-    high_rank: int = option(128, "width of the high-rank branches, limited to the width of the layer")
-    views: int = option(10, "augmented forward passes that measure the uncertainty, at least 2")
-    threshold: float | None = option(
+    lr_branches: AtLeastZero | None = option(
+        None, "learning rate of the branches; lr is that of all other parameters"
+    )
+    low_rank: Count = option(1, "width of the low-rank branches")
+    high_rank: Count = option(128, "width of the high-rank branches, limited to the width of the layer")
+    views: AtLeastTwo = option(10, "augmented forward passes that measure the uncertainty, at least 2")
+    threshold: AtLeastZero | None = option(
         None, "uncertainty from which the high-rank branches get the larger weight, below it the low-rank ones"
     )
-    ema: float | None = option(None, "fraction of the teacher's parameters that is kept in a step")
-    ema_branches: float | None = option(None, "the same for the teacher's branches")
-    restore_probability: float | None = option(
+    ema: Fraction | None = option(None, "fraction of the teacher's parameters that is kept in a step")
+    ema_branches: Fraction | None = option(None, "the same for the teacher's branches")
+    restore_probability: Fraction | None = option(
         None, "probability that a trained number is reset to its source value after a step"
     )
     symmetric: bool | None = option(
         None, "use the cross-entropy in both directions: student to teacher and teacher to student"
     )
-    high_rank_scale: str = option(
+    high_rank_scale: Literal["uncertainty", "fixed"] = option(
         "uncertainty",
         "weight of the high-rank branches: by 'uncertainty', or 'fixed' at 1 as in the authors' code",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive_int("low_rank", "high_rank")
-        require_int("views", self.views, 2)
-        for name in ("lr_branches", "threshold"):
-            self.unless_none(name, self.require_at_least_zero)
-        for name in ("ema", "ema_branches", "restore_probability"):
-            self.unless_none(name, self.require_fraction)
-        self.require_choice("high_rank_scale", "uncertainty", "fixed")
-
-    @property
-    def depends_on_classes(self) -> bool:
-        return True
 
     def preset_values(self) -> dict[str, Any]:
         values = super().preset_values() | {"lr_branches": 1e-4, "ema": 0.999}
@@ -103,14 +89,17 @@ class ViDA(TeacherStudent):
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
         super().prepare(model, sites)
+        source = set(model.parameters())
         generator = torch.Generator().manual_seed(self.options.seed)
         if not add_branches(model, self.options.low_rank, self.options.high_rank, generator):
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) has no convolution or linear layer to put branches beside."
             )
-        branches = branch_names(model)
-        others = [name for name, _ in model.named_parameters() if name not in branches]
-        self.trained_names = others + branches
+        # The branches come last, because they have a learning rate of their own.
+        branches = [name for name, parameter in model.named_parameters() if parameter not in source]
+        self.trained_names = [
+            name for name, parameter in model.named_parameters() if parameter in source
+        ] + branches
         self.branch_count = len(branches)
 
     def names_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
@@ -135,7 +124,7 @@ class ViDA(TeacherStudent):
             self.follow(self.trained_names[: -self.branch_count], 1 - self.options.ema)
             self.follow(self.trained_names[-self.branch_count :], 1 - self.options.ema_branches)
             if self.options.restore_probability:
-                self.restore_some(self.draw_restored())
+                self._restore_some()
         forget_cached_biases(self.student)
         return teacher_logits
 
@@ -152,23 +141,18 @@ class ViDA(TeacherStudent):
             if self.options.high_rank_scale == "uncertainty":
                 scales.high.copy_(1 + change)
 
-    def draw_restored(self) -> list[Tensor]:
-        """Draw which of the student's trained numbers are reset to the source, one mask per parameter."""
-        parameters = list(self.trained.values())
-        draws = torch.rand(sum(parameter.numel() for parameter in parameters), generator=self.generator)
-        masks = (draws < self.options.restore_probability).to(parameters[0].device)
-        parts = masks.split([parameter.numel() for parameter in parameters])
-        return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
-
     @torch.no_grad()
-    def restore_some(self, masks: list[Tensor]) -> None:
-        """Reset the marked numbers of the student to the source."""
-        source = list(self.source.buffers())[: len(masks)]
-        for parameter, mask, original in zip(self.trained.values(), masks, source, strict=True):
-            parameter.copy_(torch.where(mask, original, parameter))
+    def _restore_some(self) -> None:
+        """Reset trained numbers of the student, drawn at random, to the source."""
+        sizes = [parameter.numel() for parameter in self.trained.values()]
+        restored = torch.rand(sum(sizes), generator=self.generator) < self.options.restore_probability
+        masks = restored.to(self.source.get_buffer("0").device).split(sizes)
+        # The trained numbers come first in the source.
+        for parameter, mask, original in zip(self.trained.values(), masks, self.source.buffers(), strict=False):
+            parameter.copy_(torch.where(mask.view_as(parameter), original, parameter))
 
-    def changing(self) -> list[Tensor]:
-        return super().changing() + [tensor for scales in scales_of(self.model) for tensor in scales.buffers()]
+    def changing(self, replica: nn.Module) -> list[Tensor]:
+        return super().changing(replica) + [tensor for scales in scales_of(replica) for tensor in scales.buffers()]
 
     @property
     def cost(self) -> Cost:
@@ -182,17 +166,6 @@ class ViDA(TeacherStudent):
 def scales_of(*models: nn.Module) -> list[BranchScales]:
     """List the weights of the branches of models."""
     return [module for model in models for module in model.modules() if isinstance(module, BranchScales)]
-
-
-def branch_names(model: nn.Module) -> list[str]:
-    """Name the parameters of the branches of a model."""
-    return [
-        f"{name}.{part}"
-        for name, module in model.named_modules()
-        if isinstance(module, RankAdapted)
-        for part, _ in module.named_parameters()
-        if not part.startswith("host.")
-    ]
 
 
 def forget_cached_biases(model: nn.Module) -> None:

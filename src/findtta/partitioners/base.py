@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from findtta._extras import require
 from findtta.errors import OptionError
-from findtta.options import Options, make_options, require_known
+from findtta.functional.partition import NORM_FLOOR
+from findtta.options import Options, make_options, option, require_known
+
+Points = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+NOISE = -1
+SMALLEST_SCALE = 1e-9  # identical samples have distance 0, which cannot serve as a length scale
 
 # Imported only when used.
 BUILT_IN: dict[str, str] = {
@@ -20,7 +31,7 @@ BUILT_IN: dict[str, str] = {
     "instance": "findtta.partitioners.first_neighbor:Instance",
     "random": "findtta.partitioners.first_neighbor:Random",
     "kmeans": "findtta.partitioners.scikit_learn:KMeans",
-    "agglomerative": "findtta.partitioners.scikit_learn:Agglomerative",
+    "agglomerative": "findtta.partitioners.scikit_learn:AgglomerativeClustering",
     "birch": "findtta.partitioners.scikit_learn:Birch",
     "dbscan": "findtta.partitioners.scikit_learn:DBSCAN",
     "hdbscan": "findtta.partitioners.scikit_learn:HDBSCAN",
@@ -38,9 +49,6 @@ class Partitioner(Options):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    #: Whether it computes on the CPU, so that a GPU has to wait for it in every layer.
-    leaves_device: ClassVar[bool] = False
     #: Whether it can be part of a fixed graph.
     exportable: ClassVar[bool] = True
     #: Settings with which it behaves like its library with default arguments.
@@ -55,6 +63,15 @@ class Partitioner(Options):
         Returns:
             Labels, int64 ``(B,)``, on the device of ``features``.
         """
+        label = self.label
+        if not self.exportable and torch.compiler.is_compiling():
+            # A compiled graph cannot hold it; compilation resumes after it. Not as a decorator: that would
+            # import the compiler, which takes seconds, for everybody.
+            label = torch.compiler.disable(label)
+        return label(features)
+
+    def label(self, features: Tensor) -> Tensor:
+        """Do what :meth:`__call__` promises."""
         raise NotImplementedError
 
 
@@ -63,7 +80,6 @@ class Custom(Partitioner):
     """Calls a function of the user's for labels, which may be any whole numbers; they are checked and renamed."""
 
     name = "custom"
-    summary = "a function of your own"
 
     function: Callable[[Tensor], Tensor]
 
@@ -75,14 +91,75 @@ class Custom(Partitioner):
     def __call__(self, features: Tensor) -> Tensor:
         labels: object = self.function(features)
         batch = features.shape[0]
-        expected = f"partitioner must return a tensor of {batch} whole numbers, one label per sample"
-        if not isinstance(labels, Tensor):
-            raise OptionError(f"{expected}, but returned a {type(labels).__name__}.")
-        if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
-            raise OptionError(f"{expected}, but returned {labels.dtype}. Convert the labels with .long().")
-        if labels.shape != (batch,):
-            raise OptionError(f"{expected}, shape ({batch},), but returned shape {tuple(labels.shape)}.")
+        if not isinstance(labels, Tensor) or labels.dtype not in WHOLE_NUMBERS or labels.shape != (batch,):
+            kind = getattr(labels, "dtype", type(labels).__name__)
+            came = f"{kind} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else f"a {kind}"
+            raise OptionError(
+                f"partitioner must return a tensor of {batch} whole numbers, one label per sample (convert them "
+                f"with .long()), but returned {came}."
+            )
         return isolate_poisoned(labels.to(features.device), features)
+
+
+@dataclass(frozen=True)
+class HostPartitioner(Partitioner):
+    """Clusters points on the CPU, in double precision; poisoned samples are left out and stay alone.
+
+    Features have to be fetched from the device, so a GPU waits in every layer: for comparison, not for serving.
+    """
+
+    exportable = False
+    #: The package that it clusters with, of the extra ``cluster``.
+    package: ClassVar[str | None] = None
+
+    metric: Literal["cosine", "euclidean"] = option(
+        "cosine",
+        "'cosine': distances after scaling to length 1, as LFD compares samples; 'euclidean': without scaling",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.package is not None:
+            self.library()  # so that a missing package is found at once
+
+    def library(self) -> Any:
+        """Import the package that it clusters with."""
+        return require(str(self.package), "cluster", f"partitioner {self.name!r}")
+
+    def cluster(self, points: Points) -> Labels:
+        """Label two or more points, ``(n, C)``; samples with the label -1, noise, belong to no cluster."""
+        raise NotImplementedError
+
+    def place_noise(self, labels: Labels) -> Labels:
+        """Give noise one label or several; by default it is one group."""
+        return labels
+
+    def label(self, features: Tensor) -> Tensor:
+        points = features.detach().to("cpu", torch.float64)
+        labels = torch.arange(len(points))
+        rows = is_usable(points).nonzero().flatten()
+        if len(rows) >= 2:
+            points = points[rows]
+            if self.metric == "cosine":
+                points = points / torch.linalg.vector_norm(points, dim=1, keepdim=True).clamp_min(NORM_FLOOR)
+            found = self.place_noise(self.cluster(points.numpy()).astype(np.int64))
+            labels[rows] = rows[lowest_members(torch.from_numpy(found))]
+        return labels.to(features.device)
+
+
+@dataclass(frozen=True)
+class NoisyHostPartitioner(HostPartitioner):
+    """A clustering that leaves some points out, as noise."""
+
+    noise: Literal["together", "alone"] = option(
+        "together", "samples that belong to no cluster: one group 'together', or each 'alone'"
+    )
+
+    def place_noise(self, labels: Labels) -> Labels:
+        if self.noise == "together":
+            return labels
+        alone = labels.max() + 1 + np.arange(len(labels))
+        return np.where(labels == NOISE, alone, labels)
 
 
 def partitioner_names() -> list[str]:
@@ -137,14 +214,6 @@ def _load(name: str) -> type[Partitioner]:
     return partitioner
 
 
-def outside_graphs(function: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Call a function that a compiled graph cannot hold; compilation resumes after it."""
-    if torch.compiler.is_compiling():
-        # Not as a decorator: that would import the compiler, which takes seconds, for everybody.
-        function = torch.compiler.disable(function)
-    return function(features)
-
-
 def is_usable(features: Tensor) -> Tensor:
     """Tell which rows of ``features``, ``(B, C)``, hold finite numbers only: bool ``(B,)``."""
     return features.isfinite().all(1)
@@ -165,3 +234,17 @@ def isolate_poisoned(labels: Tensor, features: Tensor) -> Tensor:
     index = torch.arange(labels.shape[0], device=labels.device)
     alone = index + labels.shape[0]  # larger than every label after renaming
     return lowest_members(torch.where(is_usable(features), lowest_members(labels), alone))
+
+
+def distances(points: Points) -> Points:
+    """Euclidean distances between points, ``(n, n)``; exactly 0 between equal ones."""
+    rows = torch.from_numpy(points)
+    # The quicker way through inner products is off by 1e-8 for points that are equal.
+    table: Points = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    return table
+
+
+def neighbour_scale(table: Points, neighbour: int) -> float:
+    """Median distance to the ``neighbour``-th nearest other point: the length scale of a batch."""
+    nearest = np.sort(table, axis=1)[:, min(neighbour, len(table) - 1)]
+    return max(float(np.median(nearest)), SMALLEST_SCALE)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.options import option
-from findtta.partitioners.host import NOISE, Labels, NoisyHostPartitioner, Points, distances
+from findtta.options import AtLeastZero, Count, option
+from findtta.partitioners.base import NOISE, Labels, NoisyHostPartitioner, Points, distances
 
 BINS = 100
 MOST_STEPS = 1000
@@ -25,15 +25,11 @@ class DSetsDBSCAN(NoisyHostPartitioner):
     """Dominant sets of the graph of similarities, one after the other, each extended to its border."""
 
     name = "dsets-dbscan"
-    summary = "dominant sets of similar samples, each extended by DBSCAN"
 
-    min_points: int = option(3, "number of neighbours that make a sample dense")
-    tolerance: float = option(1e-4, "distance from the equilibrium at which the search for a dominant set stops")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive_int("min_points")
-        self.require_at_least_zero("tolerance")
+    min_points: Count = option(3, "number of neighbours that make a sample dense")
+    tolerance: AtLeastZero = option(
+        1e-4, "distance from the equilibrium at which the search for a dominant set stops"
+    )
 
     def cluster(self, points: Points) -> Labels:
         table = distances(points)

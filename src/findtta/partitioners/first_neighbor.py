@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from findtta.functional import partition
-from findtta.options import option
-from findtta.partitioners.base import Partitioner, is_usable, outside_graphs
+from findtta.options import Seed, option
+from findtta.partitioners.base import Partitioner, is_usable
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,8 @@ class FirstNeighbor(Partitioner):
     """Samples connected by first neighbours share a group."""
 
     name = "first-neighbor"
-    summary = "samples that are connected by first neighbours (LFD, the paper's own)"
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         return partition(features)
 
 
@@ -31,9 +30,8 @@ class WholeBatch(Partitioner):
     """The whole batch is one group: FIND becomes alpha-BN with FIND's alpha."""
 
     name = "none"
-    summary = "control: the whole batch is one group (alpha-BN)"
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         index = torch.arange(features.shape[0], device=features.device)
         usable = is_usable(features)
         # The lowest usable index; before it there are poisoned samples only, which stay alone.
@@ -46,9 +44,8 @@ class Instance(Partitioner):
     """Every sample is a group: FIND becomes instance statistics blended with the source's."""
 
     name = "instance"
-    summary = "control: every sample is a group (instance statistics)"
 
-    def __call__(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         return torch.arange(features.shape[0], device=features.device)
 
 
@@ -62,18 +59,11 @@ class Random(Partitioner):
     """
 
     name = "random"
-    summary = "control: groups as large as LFD's, of samples drawn at random"
     exportable = False  # a graph cannot draw from a generator of its own
 
-    seed: int = option(0, "seed of the permutation")
+    seed: Seed = option(0, "seed of the permutation")
 
-    def __post_init__(self) -> None:
-        self.require_seed("seed")
-
-    def __call__(self, features: Tensor) -> Tensor:
-        return outside_graphs(self._label, features)
-
-    def _label(self, features: Tensor) -> Tensor:
+    def label(self, features: Tensor) -> Tensor:
         labels = partition(features)
         generator = torch.Generator().manual_seed(self.seed)
         drawn = torch.randperm(len(labels), generator=generator).to(features.device)

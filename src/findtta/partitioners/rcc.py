@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.options import option
-from findtta.partitioners.host import HostPartitioner, Labels, Points, distances
+from findtta.options import AtLeastZero, Count, option
+from findtta.partitioners.base import HostPartitioner, Labels, Points, distances
 
 EPSILON = 1e-5  # keeps square roots away from 0
 NEGLIGIBLE = 0.01  # edges shorter than this, per square root of a channel, say nothing about scale
@@ -36,18 +36,12 @@ class RobustContinuous(HostPartitioner):
 
     name = "rcc"
     package = "scipy.sparse.csgraph"
-    summary = "robust continuous clustering: representatives that move together"
     library_defaults: ClassVar[Mapping[str, Any]] = {"neighbours": 10, "threshold": 1.0, "metric": "euclidean"}
 
-    neighbours: int = option(
+    neighbours: Count = option(
         10, "two samples are connected if each is among this many nearest neighbours of the other"
     )
-    threshold: float = option(1.0, "representatives closer than this multiple of the radius share a group")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive_int("neighbours")
-        self.require_at_least_zero("threshold")
+    threshold: AtLeastZero = option(1.0, "representatives closer than this multiple of the radius share a group")
 
     def cluster(self, points: Points) -> Labels:
         graphs = self.library()

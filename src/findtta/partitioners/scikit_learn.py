@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from findtta.options import option, require_int
-from findtta.partitioners.host import (
+from findtta.options import AtLeastTwo, AtLeastZero, Count, option, require_int
+from findtta.partitioners.base import (
     SMALLEST_SCALE,
     HostPartitioner,
     Labels,
@@ -18,15 +19,14 @@ from findtta.partitioners.host import (
     neighbour_scale,
 )
 
-LARGEST_SEED = 2**32 - 1  # of numpy's generator, which scikit-learn uses
+NumpySeed = Annotated[int, partial(require_int, low=0, high=2**32 - 1)]  # of the generator of scikit-learn
 
 
 @dataclass(frozen=True)
 class ScikitLearn(HostPartitioner):
-    """Runs an estimator of ``sklearn.cluster``; subclasses say which, and with which arguments."""
+    """Runs the estimator of ``sklearn.cluster`` that has the name of the class; subclasses give its arguments."""
 
     package = "sklearn.cluster"
-    estimator: ClassVar[str]
 
     def arguments(self, table: Points) -> dict[str, Any]:
         """Return the arguments of the estimator for points with these distances, ``(n, n)``."""
@@ -35,7 +35,7 @@ class ScikitLearn(HostPartitioner):
     def cluster(self, points: Points) -> Labels:
         table = distances(points)
         arguments = self.arguments(table)
-        estimator = getattr(self.library(), self.estimator)(**arguments)
+        estimator = getattr(self.library(), type(self).__name__)(**arguments)
         with warnings.catch_warnings():
             # Fewer distinct samples, or fewer groups, than asked for: some groups stay empty, as they should.
             warnings.filterwarnings("ignore", message="Number of (distinct clusters|subclusters found)")
@@ -48,18 +48,11 @@ class KMeans(ScikitLearn):
     """K-means with k-means++ starts, the one alternative that must be told the number of groups."""
 
     name = "kmeans"
-    summary = "K-means with a given number of groups (scikit-learn)"
-    estimator = "KMeans"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 8, "starts": 1, "metric": "euclidean"}
 
-    clusters: int = option(15, "number of groups, at most one per sample; the paper's streams have 15 domains")
-    starts: int = option(10, "number of runs from different starts, of which the best is kept")
-    seed: int = option(0, "seed of the starts")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_positive_int("clusters", "starts")
-        require_int("seed", self.seed, 0, LARGEST_SEED)
+    clusters: Count = option(15, "number of groups, at most one per sample; the paper's streams have 15 domains")
+    starts: Count = option(10, "number of runs from different starts, of which the best is kept")
+    seed: NumpySeed = option(0, "seed of the starts")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         count = min(self.clusters, len(table))
@@ -67,23 +60,19 @@ class KMeans(ScikitLearn):
 
 
 @dataclass(frozen=True)
-class Agglomerative(ScikitLearn):
+class AgglomerativeClustering(ScikitLearn):
     """Merges groups until the nearest two are too far apart, or until a given number is left."""
 
     name = "agglomerative"
-    summary = "nearest groups merged up to a distance (scikit-learn)"
-    estimator = "AgglomerativeClustering"
     library_defaults: ClassVar[Mapping[str, Any]] = {"clusters": 2, "linkage": "ward", "metric": "euclidean"}
 
-    linkage: str = option("average", "distance of two groups: 'average', 'complete', 'single' or 'ward'")
-    reach: float = option(1.5, "largest merging distance, as a multiple of the median nearest-neighbour distance")
-    clusters: int | None = option(None, "number of groups to merge down to instead; None: merge by distance")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require_choice("linkage", "average", "complete", "single", "ward")
-        self.require_at_least_zero("reach")
-        self.unless_none("clusters", self.require_positive_int)
+    linkage: Literal["average", "complete", "single", "ward"] = option(
+        "average", "distance of two groups: 'average', 'complete', 'single' or 'ward'"
+    )
+    reach: AtLeastZero = option(
+        1.5, "largest merging distance, as a multiple of the median nearest-neighbour distance"
+    )
+    clusters: Count | None = option(None, "number of groups to merge down to instead; None: merge by distance")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         metric = "euclidean" if self.linkage == "ward" else "precomputed"
@@ -99,21 +88,13 @@ class Birch(ScikitLearn):
     """Samples are added one by one to a tree of groups of bounded radius, so that their order matters."""
 
     name = "birch"
-    summary = "a tree of groups of bounded radius (scikit-learn)"
-    estimator = "Birch"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "clusters": 3, "metric": "euclidean"}
 
-    radius: float | None = option(
+    radius: AtLeastZero | None = option(
         None, "largest radius of a group; None: the median distance to the nearest sample"
     )
-    branching: int = option(50, "largest number of groups in a node of the tree, at least 2")
-    clusters: int | None = option(None, "number of groups to merge down to afterwards; None: no merging")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.unless_none("radius", self.require_at_least_zero)
-        self.unless_none("clusters", self.require_positive_int)
-        require_int("branching", self.branching, 2)
+    branching: AtLeastTwo = option(50, "largest number of groups in a node of the tree, at least 2")
+    clusters: Count | None = option(None, "number of groups to merge down to afterwards; None: no merging")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         radius = neighbour_scale(table, 1) if self.radius is None else self.radius
@@ -130,19 +111,12 @@ class DBSCAN(NoisyHostPartitioner, ScikitLearn):
     """Regions in which every sample has near neighbours; samples in none of them are noise."""
 
     name = "dbscan"
-    summary = "dense regions at one scale (scikit-learn)"
-    estimator = "DBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "min_samples": 5, "metric": "euclidean"}
 
-    radius: float | None = option(
+    radius: AtLeastZero | None = option(
         None, "largest distance of neighbours; None: the median distance to the third neighbour"
     )
-    min_samples: int = option(4, "samples within the radius, itself included, that make a sample dense")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.unless_none("radius", self.require_at_least_zero)
-        self.require_positive_int("min_samples")
+    min_samples: Count = option(4, "samples within the radius, itself included, that make a sample dense")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         radius = neighbour_scale(table, 3) if self.radius is None else self.radius
@@ -154,8 +128,6 @@ class HDBSCAN(NoisyHostPartitioner, ScikitLearn):
     """Dense regions, each at the scale at which it lasts longest; samples in none of them are noise."""
 
     name = "hdbscan"
-    summary = "dense regions at all scales (scikit-learn)"
-    estimator = "HDBSCAN"
     library_defaults: ClassVar[Mapping[str, Any]] = {
         "min_size": 5,
         "min_samples": 5,
@@ -163,15 +135,9 @@ class HDBSCAN(NoisyHostPartitioner, ScikitLearn):
         "metric": "euclidean",
     }
 
-    min_size: int = option(2, "number of samples in the smallest group, at least 2")
-    min_samples: int = option(1, "number of neighbours, itself included, by which density is measured")
+    min_size: AtLeastTwo = option(2, "number of samples in the smallest group, at least 2")
+    min_samples: Count = option(1, "number of neighbours, itself included, by which density is measured")
     allow_single: bool = option(True, "whether all samples may form one group")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_int("min_size", self.min_size, 2)
-        self.require_positive_int("min_samples")
-        self.require_flag("allow_single")
 
     def arguments(self, table: Points) -> dict[str, Any]:
         return {
