@@ -128,7 +128,7 @@ def read(path: str | Path) -> Grid:
     except FindTTAError as error:
         raise type(error)(f"grid: {path}: {error}") from error
     # Paths of a file are relative to it.
-    return grid.mapped(lambda own: {name: _resolve(name, value, path.parent) for name, value in own.items()})
+    return grid.mapped(lambda own: {name: resolve(name, value, path.parent) for name, value in own.items()})
 
 
 def find(name: str) -> Grid:
