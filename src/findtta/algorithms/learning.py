@@ -12,7 +12,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Cost
@@ -39,6 +41,20 @@ class Snapshot(nn.Module):
         """Write the kept values into ``tensors``, given in the order in which they were kept."""
         for kept, tensor in zip(self.buffers(), tensors, strict=True):
             tensor.copy_(kept)
+
+
+class Generator(torch.Generator):
+    """Random numbers on the CPU, so that draws are the same on every device; can be sent to other processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As an array: the memory of a tensor that only exists for pickling is gone when a process looks for it.
+        return _generator_in_state, (self.get_state().numpy(),)
+
+
+def _generator_in_state(state: NDArray[np.uint8]) -> Generator:
+    generator = Generator()
+    generator.set_state(torch.from_numpy(state.copy()))
+    return generator
 
 
 class GradientAdapted(Adapted):
@@ -82,8 +98,8 @@ class GradientAdapted(Adapted):
                 f"model ({type(model).__name__}) has no BatchNorm layer with a trainable weight or bias that "
                 f"method {self.name!r} may change (skip_layers={self.options.skip_layers!r})."
             )
-        #: Random numbers of the methods that draw; always on the CPU, so that draws are the same everywhere.
-        self.generator = torch.Generator()
+        #: Random numbers of the methods that draw.
+        self.generator = Generator()
         self.guard = CollapseGuard()
         self.warned = False  # about the current batch: one warning is enough
         self._begin_stream()
@@ -221,7 +237,7 @@ class GradientAdapted(Adapted):
         inputs = self._only_batch(args, kwargs)
         self.warned = False
         # The caller may have turned gradients off; what is learned must not depend on that.
-        with torch.inference_mode(False), torch.enable_grad():
+        with self.lock, torch.inference_mode(False), torch.enable_grad():
             inputs = inputs.clone() if inputs.is_inference() else inputs.detach()
             if not len(inputs):
                 return self.predict(inputs)
@@ -249,12 +265,21 @@ class GradientAdapted(Adapted):
         return args[0]
 
     def reset(self) -> None:
-        with torch.inference_mode(False):
+        with self.lock, torch.inference_mode(False):
             super().reset()
             self.source.copy_to(self.changing())
             self.reset_optimizer()
             self.guard.reset()
             self._begin_stream()
+
+    def restart(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            for _, layer in self.layers():
+                for moving in layer.children():
+                    if isinstance(moving, MovingStatistics):
+                        moving.start_from(layer.norm)
+            self.source = Snapshot(self.changing())
+        super().restart()
 
     def reset_optimizer(self) -> None:
         """Forget momentum and moments."""
