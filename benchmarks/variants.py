@@ -11,6 +11,7 @@ from torch.fx.experimental.optimization import fuse
 
 from findtta import adapt
 from findtta.layers import AdaptiveNorm, adaptable_norms, replace_norms
+from findtta.layers.stand_in import CallState
 
 
 def folded(network: nn.Module) -> nn.Module:
@@ -70,7 +71,7 @@ def _components(neighbours: list[int]) -> list[list[int]]:
 def naive_find(network: nn.Module) -> nn.Module:
     """FIND with the loop over groups in every layer."""
     model = copy.deepcopy(network).eval()
-    return replace_norms(model, adaptable_norms(model), NaiveFABN, reuse_buffers=False)[0]
+    return replace_norms(model, adaptable_norms(model), NaiveFABN, call=CallState(), reuse_buffers=False)
 
 
 def find_star(network: nn.Module, batch: Tensor) -> nn.Module:

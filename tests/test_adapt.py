@@ -163,7 +163,7 @@ def fused_model():
     ("make", "message"),
     [
         (lambda: nn.Sequential(conv(3, 6), nn.ReLU()), r"model \(Sequential\) has no BatchNorm layer"),
-        (fused_model, "fused into the convolutions: adapt the model before fusing"),
+        (fused_model, "fused into the convolutions. In that case, adapt it before fusing"),
         (lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), "normalises with LayerNorm"),
         (lambda: nn.Sequential(conv(3, 6), nn.GroupNorm(2, 6)), "normalises with GroupNorm"),
         (lambda: findtta.adapt(tiny()), r"already adapted \(method 'find'\).*findtta.unwrap"),
@@ -238,9 +238,11 @@ def test_repr_names_the_method_and_its_options():
     assert "method='find', alpha=0.7" in repr(findtta.adapt(tiny(), alpha=0.7))
 
 
-def test_a_copy_of_an_adapted_model_keeps_its_memory_permit():
-    adapted = copy.deepcopy(findtta.adapt(tiny()))
-    assert all(layer.permit is adapted.permit for _, layer in adapted.layers())
+def test_the_layers_of_a_copy_share_its_call_state_and_not_the_originals():
+    adapted = findtta.adapt(tiny())
+    duplicate = copy.deepcopy(adapted)
+    assert duplicate.call is not adapted.call
+    assert all(layer.call is duplicate.call for _, layer in duplicate.layers())
 
 
 # The report

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 import findtta
 import reference
 from findtta.algorithms.find_soft import Evidence
-from findtta.errors import OptionError
+from findtta.errors import InputError, OptionError
 from findtta.export.tracing import program
 from findtta.functional import (
     batch_moments,
@@ -54,12 +54,6 @@ def shared_soft(temperature=0.2):
 def plain(model, batch):
     with torch.no_grad():
         return model(batch)
-
-
-def collecting():
-    evidence = Evidence()
-    evidence.restart(collect=True)
-    return evidence
 
 
 def some_numbers(count, seed):
@@ -281,18 +275,16 @@ def test_an_exception_inside_the_model_leaves_no_evidence():
     want = adapted(batch)
     with pytest.raises(RuntimeError, match="between the layers"):
         adapted(batch - 7, fail=True)
-    assert adapted.evidence.total is None
-    assert adapted.evidence.layers == 0
+    assert adapted.call.carried is None
     assert same_bits(adapted(batch), want)
 
 
-def test_parts_that_are_called_by_hand_leave_no_evidence():
+def test_parts_that_are_called_by_hand_are_refused():
     adapted, batch = soft(), images()
     want = adapted(batch)
-    by_hand = plain(adapted.model, batch)
-    assert same_bits(plain(adapted.model, batch), by_hand)
-    plain(adapted.model.stem, images(3))
-    assert adapted.evidence.total is None
+    for part in (adapted.model, adapted.model.stem, adapted.stem):
+        with pytest.raises(InputError, match="called outside of the model"):
+            part(batch)
     assert same_bits(adapted(batch), want)
 
 
@@ -301,8 +293,8 @@ def test_a_copy_collects_evidence_of_its_own(carry):
     adapted, batch = soft(), images()
     want = adapted(batch)
     duplicate = carry(adapted)
-    assert duplicate.evidence is not adapted.evidence
-    assert all(layer.evidence is duplicate.evidence for _, layer in duplicate.layers())
+    assert duplicate.call is not adapted.call
+    assert all(layer.call is duplicate.call for _, layer in duplicate.layers())
     assert same_bits(duplicate(batch), want)
 
 
@@ -323,7 +315,7 @@ def mean_over_history(history, rows):
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 18), min_size=0, max_size=6), st.integers(0, 10**6))
 def test_evidence_equals_plain_loops(samples, rows, seed):
-    evidence, history = collecting(), []
+    evidence, history = Evidence(), []
     for layer, count in enumerate([samples, *rows]):
         drift = some_numbers(count, seed + layer)
         history.append(drift.tolist())
@@ -332,7 +324,7 @@ def test_evidence_equals_plain_loops(samples, rows, seed):
 
 
 def test_windows_share_what_is_known_of_their_image():
-    evidence = collecting()
+    evidence = Evidence()
 
     def add(*drift):
         mean, layers = evidence.add(torch.tensor(drift))
@@ -342,16 +334,13 @@ def test_windows_share_what_is_known_of_their_image():
     assert add(0.0, 2.0, 4.0, 3.0, 3.0, 3.0) == ([1.5] * 3 + [4] * 3, 2)
     assert add(9.0, 9.0, 9.0) == ([9, 9, 9], 1)  # 3 rows of 2 images
     assert add(0.0, 1.0) == ([1, 3], 3)
-    evidence.restart(collect=False)
-    assert add(7.0, 8.0) == ([7, 8], 1)
-    assert evidence.total is None
 
 
 def test_a_network_that_looks_at_windows_equals_its_parts():
     model, batch = filled(Windows(), dtype=DOUBLE), images(5, dtype=DOUBLE)
     adapted, want = soft(model), []
     adapted(batch)
-    evidence = collecting()
+    evidence = Evidence()
     for _, layer in adapted.layers():
         want.append(evidence.add(layer.last_batch["drift"])[0])
     assert [len(rows) for rows in want] == [5, 20, 5]
@@ -397,4 +386,4 @@ def test_one_compiled_graph_equals_the_model(net, fresh_compiler):
     for count in (4, 7, 33, 5):
         assert close(compiled(images(count, seed=count)), adapted(images(count, seed=count)), 1e-5)
     assert 1 <= counter.frame_count <= 3
-    assert adapted.evidence.total is None
+    assert adapted.call.carried is None

@@ -376,7 +376,7 @@ def test_a_poisoned_batch_is_predicted_and_not_learned_from(method, poison):
         logits = adapted(batch)
     torch.testing.assert_close(logits[healthy], expected)
     after = everything(adapted)
-    watching = [key for key in after if key.startswith(".guard")]
+    watching = [key for key in after if key.startswith(".adaptation.guard")]
     for key in watching:
         del before[key], after[key]
     assert_same_state(after, before)
@@ -408,7 +408,7 @@ def test_a_loss_that_is_not_finite_is_not_learned_from():
     with pytest.warns(SkippedUpdateWarning, match="not finite"):  # a loss of 0 with a gradient of NaN
         adapted.descend((logits - logits.detach()).abs().sqrt().sum())
     after = everything(adapted)
-    for key in [key for key in after if key.startswith(".guard")]:
+    for key in [key for key in after if key.startswith(".adaptation.guard")]:
         del before[key], after[key]
     assert_same_state(after, before)
     assert all(parameter.grad is None for parameter in adapted.trained.values())
@@ -506,8 +506,8 @@ def test_predicting_after_the_update(method):
     assert not before(images()).allclose(after(images()))
     assert after.options.predict == "after"
     assert_same_state(
-        {key: value for key, value in everything(before).items() if not key.startswith(".guard")},
-        {key: value for key, value in everything(after).items() if not key.startswith(".guard")},
+        {key: value for key, value in everything(before).items() if not key.startswith(".adaptation.guard")},
+        {key: value for key, value in everything(after).items() if not key.startswith(".adaptation.guard")},
     )
 
 

@@ -267,6 +267,7 @@ NETS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::findtta.errors.UnusedLayerWarning")
 @pytest.mark.parametrize("net", NETS)
 def test_reusing_buffers_changes_no_result(net):
     model, batch = filled(net(), dtype=torch.float64), images(dtype=torch.float64)
@@ -381,7 +382,7 @@ def test_attributes_kept_by_the_model_are_not_overwritten():
         assert close(adapted.model.features, model.conv0(batch), 1e-6)
 
 
-@pytest.mark.parametrize("method", ADAPTING)
+@pytest.mark.parametrize("method", sorted({*ADAPTING} - {"find-soft"}))
 def test_layers_run_by_hand_leave_their_input_alone(method):
     adapted = findtta.adapt(filled(nn.Sequential(conv(3, 6), nn.BatchNorm2d(6))), method)
     adapted(images())

@@ -49,7 +49,8 @@ def learner(method, model=None, **options):
 
 def state(adapted):
     """All that is saved but the watching of predictions, as a list of numbers and copies of tensors."""
-    saved = {name: value for name, value in adapted.state_dict().items() if not name.startswith("guard.")}
+    saved = adapted.state_dict()
+    saved = {name: value for name, value in saved.items() if not name.startswith("adaptation.guard.")}
     leaves, structure = tree_flatten(saved)
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
 

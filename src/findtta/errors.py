@@ -34,6 +34,10 @@ class SkippedUpdateWarning(UserWarning):
     """A batch was predicted but not learned from, because something in it is not finite."""
 
 
+class UnusedLayerWarning(UserWarning):
+    """The model did not run some of its BatchNorm layers, so they have no effect."""
+
+
 def close_matches(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for names close to ``name``, or an empty string."""
     close = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)

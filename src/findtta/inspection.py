@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, gaussian_kl, instance_moments
-from findtta.layers.adaptive import is_frozen_batch_norm
+from findtta.layers.frozen import is_frozen_batch_norm
 from findtta.layers.surgery import NormSite, explain_missing_norms, find_norms
 from findtta.tables import render
 

@@ -6,6 +6,7 @@ The same call serves folders of files, clusters and the server.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from findtta.errors import InputError, OptionError
 from findtta.functional import gaussian_kl, instance_moments
 from findtta.images import INTERPOLATIONS, ImageLimits, Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.layers.frozen import eps_of
 from findtta.layers.surgery import find_norms
 from findtta.models.card import Classifier
 from findtta.models.open import NAMES, load, preprocessing_of
@@ -164,8 +166,15 @@ class Predictor:
         )
 
 
+class _Recorded(threading.local):
+    """The drift of each sample by layer in the last batch of a thread."""
+
+    def __init__(self) -> None:
+        self.drift: dict[str, Tensor] = {}
+
+
 class Recorder:
-    """Records groups and drift of each sample while an adapted model runs.
+    """Records groups and drift of each sample while an adapted model runs, separately for each thread.
 
     The drift of a sample in a layer is the KL divergence of its own statistics from the source's, averaged
     over the channels: 0 where it looks like the training data. Layers that keep no source statistics have none.
@@ -180,7 +189,7 @@ class Recorder:
     def __init__(self, adapted: Adapted) -> None:
         self._adaptive = dict(adapted.layers())
         self._removers: list[Callable[[], None]] = []
-        self._drift: dict[str, Tensor] = {}
+        self._recorded = _Recorded()
         recorded: list[tuple[str, nn.Module]] = (
             list(self._adaptive.items())
             if self._adaptive
@@ -194,10 +203,11 @@ class Recorder:
         norm: Any = layer.norm if isinstance(layer, AdaptiveNorm) else layer
         if norm.running_mean is None:
             return
+        eps = eps_of(norm)
 
         def record(mean: Tensor, variance: Tensor) -> None:
-            divergence = gaussian_kl(mean, variance, norm.running_mean, norm.running_var, eps=norm.eps)
-            self._drift[name] = divergence.mean(1)
+            divergence = gaussian_kl(mean, variance, norm.running_mean, norm.running_var, eps=eps)
+            self._recorded.drift[name] = divergence.mean(1)
 
         if isinstance(layer, AdaptiveNorm):
             layer.observers.append(record)
@@ -207,15 +217,14 @@ class Recorder:
             self._removers.append(handle.remove)
 
     def clear(self) -> None:
-        """Forget the last batch; call it before the next."""
-        self._drift.clear()
+        """Forget the last batch of this thread; call it before the next."""
+        self._recorded.drift.clear()
         for layer in self._adaptive.values():
-            if isinstance(last := getattr(layer, "last_batch", None), dict):
-                last.clear()
+            layer.last_batch.clear()
 
     def drift(self, samples: int) -> Tensor:
         """Return the drift of each sample in each layer, ``(samples, layers)``; NaN where there is none."""
-        return self._gather(samples, self._drift, torch.nan)
+        return self._gather(samples, self._recorded.drift, torch.nan)
 
     def groups(self, samples: int) -> Tensor:
         """Return the group label of each sample in each layer, ``(samples, layers)``; -1 where there is none.
@@ -225,7 +234,7 @@ class Recorder:
         labels = {
             name: layer.last_batch["labels"].double()
             for name, layer in self._adaptive.items()
-            if "labels" in getattr(layer, "last_batch", {})
+            if "labels" in layer.last_batch
         }
         # A layer that sees several windows per image groups windows: no label of an image follows.
         per_image = {name: values for name, values in labels.items() if len(values) == samples}

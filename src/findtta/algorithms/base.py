@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from findtta.collapse import Collapse
-from findtta.layers.adaptive import AdaptiveNorm, ReusePermit
+from findtta.errors import InputError, UnusedLayerWarning
+from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
+from findtta.layers.stand_in import CallLock, CallState, StandIn
 from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, replace_norms, restore_norms
 from findtta.options import Options
 from findtta.tables import render
@@ -50,7 +56,7 @@ class Report(list[LayerReport]):
                 name,
                 type(layer.norm).__name__,
                 layer.channels,
-                **{k: _read(v) for k, v in layer.describe().items()},
+                **{k: _read(v) for k, v in layer.describe().items() if not layer.idle},
             )
             for name, layer in layers
         )
@@ -68,11 +74,13 @@ def _read(value: Any) -> Any:
     return None if value != value else value
 
 
-class Adapted(nn.Module):
+class Adapted(StandIn):
     """A model under test-time adaptation: call it as you would call the model.
 
-    Made by :func:`findtta.adapt`. Attributes of the model can be read as if they were its own.
-    ``train()`` and ``eval()`` do not change what it computes.
+    Made by :func:`findtta.adapt`. Attributes and methods of the model can be used as if they were its own, and its
+    state dict has the model's keys: loading one of the source model starts the adaptation anew from those weights.
+    ``train()`` and ``eval()`` do not change what it computes. It may be called from several threads: each call is
+    computed as if it were alone, and methods that learn from their batches take one call after the other.
 
     Args:
         model: The model to adapt; changed in place, so pass a copy to keep the original.
@@ -101,20 +109,25 @@ class Adapted(nn.Module):
     #: Passes through the model for one batch.
     passes: ClassVar[Cost] = Cost(forward=1, backward=0)
 
+    original = "model"
     model: nn.Module
 
     def __init__(self, model: nn.Module, options: Options, *, reuse_buffers: bool = True) -> None:
         super().__init__()
         self.options: Any = options
+        self.call = CallState()
+        self.lock = CallLock()
         self.inplace = False
         sites = adaptable_norms(model) if self.replaces_layers() else []
         self.prepare(model, sites)
         self.was_training = {name: module.training for name, module in model.named_modules()}
         model.eval()
-        self.permit: ReusePermit | None = None
         if sites:
-            model, self.permit = replace_norms(model, sites, self.make_layer, reuse_buffers=reuse_buffers)
+            model = replace_norms(model, sites, self.make_layer, call=self.call, reuse_buffers=reuse_buffers)
         self.model = model
+        #: Whether the model calls F.batch_norm with the tensors of a layer; None before the first batch.
+        self.functional_calls: bool | None = None if sites else False
+        self.register_load_state_dict_post_hook(Adapted._after_loading)  # type: ignore[no-untyped-call]
         super().train(False)
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
@@ -169,37 +182,78 @@ class Adapted(nn.Module):
             with torch.no_grad():
                 return self.run(*args, **kwargs)
         nested = torch.is_inference_mode_enabled()
-        with torch.inference_mode():
+        learning = self.stateful and not (self.settles and not self.warm_up_left)
+        with self.lock if learning else nullcontext(), torch.inference_mode():
             outputs = self.run(*args, **kwargs)
+        if nested:
+            return outputs
         # Inference tensors refuse in-place changes and gradients; what we return is an ordinary one.
-        return outputs if nested else tree_map_only(Tensor, torch.clone, outputs)
+        outputs = tree_map_only(Tensor, torch.clone, outputs)
+        differentiated = [leaf for leaf in tree_leaves((args, kwargs)) if getattr(leaf, "requires_grad", False)]
+        if differentiated and torch.is_grad_enabled():
+            explain = functools.partial(_NoGradient.apply, differentiated[0])
+            return tree_map_only(Tensor, explain, outputs)
+        return outputs
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model once; methods that keep state across batches extend this."""
         if torch.compiler.is_compiling():
-            return self.model(*args, **kwargs)
+            self.call.begin()
+            try:
+                return self.model(*args, **kwargs)
+            finally:
+                self.call.end()
         hooked = bool(module_hooks._has_any_global_hook())
         for module in self.model.modules():
             if module.training:
                 module.training = False  # somebody called train() on a part of the model
             hooked = hooked or bool(module._forward_hooks or module._forward_pre_hooks)
-        if self.permit is None:
-            return self.model(*args, **kwargs)
+        watch = (
+            None if self.functional_calls is False else AdaptFunctionalCalls(layer for _, layer in self.layers())
+        )
         # The proof that inputs may be overwritten holds for a call with one positional argument, and
         # a hook may keep a tensor that must not change under it.
-        self.permit.open = len(args) == 1 and not kwargs and not hooked
+        self.call.begin(may_overwrite=len(args) == 1 and not kwargs and not hooked)
+        self.call.records = {}
         try:
-            return self.model(*args, **kwargs)
+            with watch or nullcontext():
+                outputs = self.model(*args, **kwargs)
         finally:
-            self.permit.open = False
+            self.call.end()
+        if watch and self.functional_calls is None:
+            self.functional_calls = bool(watch.adapted)
+            self._warn_of_unused_layers()
+        return outputs
+
+    def _warn_of_unused_layers(self) -> None:
+        layers = dict(self.layers())
+        unused = [name for name, layer in layers.items() if layer not in self.call.records]
+        if unused:
+            some = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
+            warnings.warn(
+                f"the model ran without {len(unused)} of its {len(layers)} BatchNorm layers ({some}), so they are "
+                "not adapted. That is as it should be for parts that are only used in training; but a forward "
+                "that computes their normalisation by itself is not adapted there.",
+                UnusedLayerWarning,
+                stacklevel=3,
+            )
 
     def reset(self) -> None:
         """Forget everything learned from the batches seen so far."""
-        for _, layer in self.layers():
-            layer.reset()
+        with self.lock:
+            for _, layer in self.layers():
+                layer.reset()
+
+    def restart(self) -> None:
+        """Forget everything, and adapt from the weights that the model has now."""
+        self.reset()
+
+    def _after_loading(self, _incompatible_keys: object) -> None:
+        if not self.loaded_own_state:
+            self.restart()
 
     def report(self) -> Report:
-        """Describe every adapted layer and what it did with the last batch."""
+        """Describe every adapted layer and what it did with the last batch that this thread ran."""
         return Report.of(self.layers())
 
     def export_problem(self) -> str | None:
@@ -226,9 +280,35 @@ class Adapted(nn.Module):
         return ", ".join([f"method={self.name!r}", *(f"{key}={value!r}" for key, value in chosen.items())])
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "_modules" not in self.__dict__ or "model" not in self._modules:
-                raise
-            return getattr(self._modules["model"], name)
+        value = super().__getattr__(name)
+        if inspect.ismethod(value) and value.__self__ is self._modules.get("model"):
+            return self._in_one_call(value)
+        return value
+
+    def _in_one_call(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a method of the model (``forward_features``, ``generate``, ...) count as one call of its layers."""
+
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.call.begin()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.call.end()
+
+        return call
+
+
+class _NoGradient(torch.autograd.Function):
+    """Ties an output to an input that wants a gradient, to explain why there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, differentiated: Tensor, output: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise InputError(
+            "an adapted model records no gradient. For gradients of the inputs or the weights, differentiate the "
+            "source model: findtta.unwrap(adapted)."
+        )

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
@@ -77,24 +76,18 @@ class FABN(AdaptiveNorm):
         super().__init__(norm)
         self.alpha = alpha
         self.partition = partition
-        # In a dict, because setting an attribute of a module is slow. Only for reports.
-        self.last_batch: dict[str, Tensor] = {}
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         if self.alpha == 1:
             return self.source_statistics(mean, variance)
         labels = self.partition(mean)
-        if not torch.compiler.is_compiling():
-            self.last_batch["labels"] = labels
+        self.record(labels=labels)
         return self.blended(mean, variance, group_moments(mean, variance, labels))
 
     def blended(self, mean: Tensor, variance: Tensor, test: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Blend the statistics chosen for the test data with the source's (equations 5 and 6)."""
         source_mean, source_variance = self.source_statistics(mean, variance)
         return blend(test[0], source_mean, self.alpha), blend(test[1], source_variance, self.alpha)
-
-    def reset(self) -> None:
-        self.last_batch.clear()
 
     def describe(self) -> dict[str, Any]:
         labels = self.last_batch.get("labels")

@@ -15,7 +15,6 @@ inputs continuously, so that runtimes agree on them. See docs/beyond-find.md for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
+from findtta.errors import InputError
 from findtta.functional import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
 from findtta.functional.moments import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.layers.surgery import NormSite
 from findtta.options import AtLeastZero, Fraction, Options, Positive, option
 
 
@@ -51,25 +50,14 @@ class FINDSoftOptions(Options):
 
 
 class Evidence:
-    """The drift of each sample, averaged over the layers that a batch has passed so far.
-
-    Collected only while the adapted model's forward runs. A layer that is called directly, by a user who runs
-    parts of the model, uses its own drift alone: it cannot know where one batch ends and the next begins.
-    """
+    """The drift of each sample, averaged over the layers that a batch has passed so far."""
 
     def __init__(self) -> None:
-        self.restart(collect=False)
-
-    def restart(self, *, collect: bool) -> None:
-        """Forget what was collected, and collect for a new batch or not."""
-        self.open = collect
         self.total: Tensor | None = None
         self.layers = 0
 
     def add(self, drift: Tensor) -> tuple[Tensor, int]:
         """Add the drift in one layer, ``(rows,)``; return the mean over the layers so far, and their number."""
-        if not self.open:
-            return drift, 1
         if self.total is None:
             self.total, self.layers = drift, 1
             return drift, 1
@@ -89,17 +77,21 @@ class Evidence:
 class SoftNorm(AdaptiveNorm):
     """Normalises each sample with a blend of the source's and its neighbourhood's statistics."""
 
-    def __init__(self, norm: nn.Module, options: FINDSoftOptions, evidence: Evidence) -> None:
+    def __init__(self, norm: nn.Module, options: FINDSoftOptions) -> None:
         super().__init__(norm)
         self.options = options
-        self.evidence = evidence
-        self.last_batch: dict[str, Tensor] = {}  # only for reports
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         source_mean, source_variance = self.source_statistics(mean, variance)
         if self.options.alpha == 1:
             return source_mean, source_variance
-        eps: float = self.norm.eps  # type: ignore[assignment]
+        if self.call.carried is None:
+            raise InputError(
+                "a layer of a model under find-soft was called outside of the model: it weighs what earlier "
+                "layers found out about the batch. Call the adapted model itself, or one of its methods (such as "
+                "adapted.forward_features)."
+            )
+        eps = self.eps
         source_mean, source_variance = as_dtype(source_mean, mean.dtype), as_dtype(source_variance, mean.dtype)
         shift, stretch = in_source_units(mean, variance, source_mean, source_variance, eps)
         weights = soft_neighbours(shift, stretch, self.options.temperature)
@@ -107,18 +99,14 @@ class SoftNorm(AdaptiveNorm):
         unit = source_variance + eps
         near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
         drift = log_drift(near_shift, near_spread, weights.diagonal())
-        evidence, layers = self.evidence.add(drift)
-        if not torch.compiler.is_compiling():
-            self.last_batch["drift"] = drift
+        evidence, layers = self.call.carried.setdefault("evidence", Evidence()).add(drift)
+        self.record(drift=drift)
         gate = drift_gate(evidence, layers, self.options.threshold, self.options.sharpness)
         trust = ((1 - self.options.alpha) * gate)[:, None]
         return (
             torch.addcmul(source_mean, trust * near_shift, unit.sqrt()),
             torch.addcmul(source_variance, trust * (near_spread - 1), unit),
         )
-
-    def reset(self) -> None:
-        self.last_batch.clear()
 
     def describe(self) -> dict[str, Any]:
         drift = self.last_batch.get("drift")
@@ -138,15 +126,5 @@ class FINDSoft(Adapted):
     )
     options_type = FINDSoftOptions
 
-    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        self.evidence = Evidence()
-
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return SoftNorm(norm, self.options, self.evidence)
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        self.evidence.restart(collect=True)
-        try:
-            return super().run(*args, **kwargs)
-        finally:
-            self.evidence.restart(collect=False)
+        return SoftNorm(norm, self.options)

@@ -57,13 +57,11 @@ class SelectiveFABN(FABN):
             self._add_score(mean, variance)
         if self.splitting:
             return super().statistics(mean, variance)
-        if not torch.compiler.is_compiling():
-            self.last_batch.clear()
         return self.blended(mean, variance, batch_moments(mean, variance))
 
     def _add_score(self, mean: Tensor, variance: Tensor) -> None:
         source = self.source_statistics(mean, variance)
-        divergence = gaussian_kl(*batch_moments(mean, variance), *source, eps=self.norm.eps)  # type: ignore[arg-type]
+        divergence = gaussian_kl(*batch_moments(mean, variance), *source, eps=self.eps)
         self.score_sum += layer_score(divergence)
         self.calls += 1
 

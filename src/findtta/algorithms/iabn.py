@@ -54,7 +54,7 @@ class InstanceAwareNorm(AdaptiveNorm):
     ) -> tuple[Tensor, Tensor]:
         positions = math.prod(features.shape[2:])
         base_mean, base_variance = self.base_statistics(mean, variance, positions)
-        eps: float = self.norm.eps  # type: ignore[assignment]
+        eps = self.eps
         return instance_aware_moments(mean, variance, base_mean, base_variance, positions, self.k, eps)
 
     def base_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:

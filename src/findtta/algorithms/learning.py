@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Cost
-from findtta.algorithms.moving import moving_statistics
+from findtta.algorithms.moving import MovingStatistics, moving_statistics
 from findtta.algorithms.tbn import BatchStatisticsNorm
 from findtta.collapse import Collapse, CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
@@ -142,6 +144,20 @@ class Snapshot(nn.Module):
             tensor.copy_(kept)
 
 
+class Generator(torch.Generator):
+    """Random numbers on the CPU, so that draws are the same on every device; can be sent to other processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As an array: the memory of a tensor that only exists for pickling is gone when a process looks for it.
+        return _generator_in_state, (self.get_state().numpy(),)
+
+
+def _generator_in_state(state: NDArray[np.uint8]) -> Generator:
+    generator = Generator()
+    generator.set_state(torch.from_numpy(state.copy()))
+    return generator
+
+
 class GradientAdapted(Adapted):
     """A model that learns from every batch it is given.
 
@@ -183,8 +199,8 @@ class GradientAdapted(Adapted):
                 f"model ({type(model).__name__}) has no BatchNorm layer with a trainable weight or bias that "
                 f"method {self.name!r} may change (skip_layers={self.options.skip_layers!r})."
             )
-        #: Random numbers of the methods that draw; always on the CPU, so that draws are the same everywhere.
-        self.generator = torch.Generator()
+        #: Random numbers of the methods that draw.
+        self.generator = Generator()
         self.guard = CollapseGuard()
         self.warned = False  # about the current batch: one warning is enough
         self._begin_stream()
@@ -321,7 +337,7 @@ class GradientAdapted(Adapted):
         inputs = self._only_batch(args, kwargs)
         self.warned = False
         # The caller may have turned gradients off; what is learned must not depend on that.
-        with torch.inference_mode(False), torch.enable_grad():
+        with self.lock, torch.inference_mode(False), torch.enable_grad():
             inputs = inputs.clone() if inputs.is_inference() else inputs.detach()
             if not len(inputs):
                 return self.predict(inputs)
@@ -349,12 +365,21 @@ class GradientAdapted(Adapted):
         return args[0]
 
     def reset(self) -> None:
-        with torch.inference_mode(False):
+        with self.lock, torch.inference_mode(False):
             super().reset()
             self.source.copy_to(self.changing(self.model))
             self.reset_optimizer()
             self.guard.reset()
             self._begin_stream()
+
+    def restart(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            for _, layer in self.layers():
+                for moving in layer.children():
+                    if isinstance(moving, MovingStatistics):
+                        moving.start_from(layer.norm)
+            self.source = Snapshot(self.changing(self.model))
+        super().restart()
 
     def reset_optimizer(self) -> None:
         """Forget momentum and moments."""

@@ -28,7 +28,13 @@ class MovingStatistics(nn.Module):
         self.known = norm.running_mean is not None
         self.proposed: tuple[Tensor, Tensor] | None = None
         for name, kept in (("mean", norm.running_mean), ("variance", norm.running_var)):
-            self.register_buffer(name, kept.detach().clone() if isinstance(kept, Tensor) else torch.empty(0))
+            self.register_buffer(name, kept.detach().clone() if isinstance(kept, Tensor) else torch.zeros(1))
+
+    def start_from(self, norm: nn.Module) -> None:
+        """Take over the running statistics of a layer."""
+        if isinstance(norm.running_mean, Tensor) and isinstance(norm.running_var, Tensor):
+            self.mean.copy_(norm.running_mean)
+            self.variance.copy_(norm.running_var)
 
     def propose(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Move towards new statistics, ``(C,)`` each, and return where that leads (with gradient)."""

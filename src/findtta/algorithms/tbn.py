@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -24,11 +22,11 @@ class BatchStatisticsNorm(AdaptiveNorm):
             return super()._normalize(features, overwrite)
         # torch's own operator has a backward pass in one piece, which is several times as fast. (Its
         # functional form refuses a batch of one sample with one position; the operator does not.)
-        norm: Any = self.norm
+        self.record()
         wide = widen(features)
-        weight, bias = (None if affine is None else affine.to(wide.dtype) for affine in (norm.weight, norm.bias))
+        weight, bias = (None if affine is None else affine.to(wide.dtype) for affine in self.affine())
         fused = torch.backends.cudnn.enabled
-        return torch.batch_norm(wide, weight, bias, None, None, True, 0.0, norm.eps, fused).to(features.dtype)
+        return torch.batch_norm(wide, weight, bias, None, None, True, 0.0, self.eps, fused).to(features.dtype)
 
 
 class TBN(Adapted):

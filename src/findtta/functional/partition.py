@@ -92,12 +92,31 @@ def components(neighbours: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tenso
     Returns:
         Labels, int64 ``(B,)``: the lower index of the two nodes at the end of the walk.
     """
+    if torch.compiler.is_exporting():
+        return _ends_of_walks(neighbours, traced_batch)
+    if torch.compiler.is_compiling():
+        return _components_operator(neighbours)
+    return _ends_of_walks(neighbours, neighbours.shape[0])
+
+
+def _ends_of_walks(neighbours: Tensor, batch: int) -> Tensor:
     # Pointer jumping: each round doubles the steps taken, so log2(B) rounds end every walk.
-    batch = traced_batch if torch.compiler.is_compiling() else neighbours.shape[0]
     end = neighbours
     for _ in range(max(0, batch - 1).bit_length()):
         end = end.gather(0, end)
     return torch.minimum(end, neighbours.gather(0, end))
+
+
+# One operator for the compiler: it would merge the chain of gathers into one expression of exponential size,
+# and take minutes; and the number of rounds may so follow the size of the batch.
+@torch.library.custom_op("findtta::components", mutates_args=())
+def _components_operator(neighbours: Tensor) -> Tensor:
+    return _ends_of_walks(neighbours, neighbours.shape[0])
+
+
+@_components_operator.register_fake
+def _(neighbours: Tensor) -> Tensor:
+    return torch.empty_like(neighbours)
 
 
 def count_groups(labels: Tensor) -> Tensor:

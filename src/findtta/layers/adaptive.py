@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -13,27 +14,19 @@ from torch.overrides import TorchFunctionMode
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, normalize
 from findtta.functional.moments import as_dtype, widen
+from findtta.layers.frozen import eps_of, is_frozen_batch_norm
+from findtta.layers.stand_in import CallState, StandIn
 
 # Layers with one of these forwards only normalise.
 PLAIN_FORWARDS = (nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward)
+BATCH_NORM_SIGNATURE = inspect.signature(F.batch_norm)
 
 
-class ReusePermit:
-    """Says when layers may write over their inputs: only while the adapted model's forward runs.
-
-    One permit is shared by all layers of a model. Called from elsewhere (a user who runs a few
-    submodules by hand), or when a hook may keep what passes by, the layers leave their inputs alone.
-    """
-
-    def __init__(self) -> None:
-        self.open = False
-
-
-class AdaptiveNorm(nn.Module):
+class AdaptiveNorm(StandIn):
     """Normalises like the BatchNorm layer it holds, with statistics chosen by :meth:`statistics`.
 
     Training and evaluation mode make no difference. Attributes of the original layer (``weight``,
-    ``running_mean``, ...) can be read as if they were the layer's own.
+    ``running_mean``, ...) can be read as if they were the layer's own. It may be called from several threads.
 
     Args:
         norm: The BatchNorm layer to stand in for; it is kept, and never changed.
@@ -42,12 +35,15 @@ class AdaptiveNorm(nn.Module):
     #: Whether :meth:`statistics` takes the layer's input as a third argument, ``features``.
     needs_features: ClassVar[bool] = False
 
+    original = "norm"
     norm: nn.Module
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
-        self.permit: ReusePermit | None = None
+        self.frozen = is_frozen_batch_norm(norm)
+        self.eps = eps_of(norm)
+        self.call = CallState()  # shared by all layers of a model, once it is adapted
         self.sole_reader = False  # whether nothing but this layer reads its input
         self.observers: list[Callable[[Tensor, Tensor], None]] = []  # called with the moments of every batch
         super().train(False)
@@ -78,8 +74,24 @@ class AdaptiveNorm(nn.Module):
         """Number of channels the layer normalises."""
         return channels_of(self.norm)
 
+    @property
+    def last_batch(self) -> dict[str, Tensor]:
+        """What the layer recorded about the last batch of this thread; empty if it did not run."""
+        return self.call.records.get(self, {})
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last batch of this thread went through the model without this layer."""
+        return bool(self.call.records) and self not in self.call.records
+
+    def record(self, **values: Tensor) -> None:
+        """Record something about the batch, for reports; without effect in a compiled graph."""
+        if not torch.compiler.is_compiling():
+            self.call.records.setdefault(self, {}).update(values)
+
     def reset(self) -> None:
-        """Forget what was learned or recorded from earlier batches; most layers keep nothing."""
+        """Forget what was learned or recorded from earlier batches."""
+        self.call.records.pop(self, None)
 
     def describe(self) -> dict[str, Any]:
         """Return this layer's columns of the report: ``groups``, ``score``, ``split``.
@@ -92,18 +104,24 @@ class AdaptiveNorm(nn.Module):
         features, norm = input, self.norm
         if type(norm).forward in PLAIN_FORWARDS and not norm._forward_hooks and not norm._forward_pre_hooks:
             norm._check_input_dim(features)  # type: ignore[operator]
-            return self._normalize(
-                features, overwrite=self.sole_reader and self.permit is not None and self.permit.open
-            )
-        if is_frozen_batch_norm(norm):
-            return self._normalize(features)
+            return self._normalize(features, overwrite=self.sole_reader and self.call.may_overwrite)
+        if self.frozen:
+            return norm(self._normalize(features))
         return run_with_replaced_batch_norm(norm, self._normalize, features)
+
+    def affine(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return the scale and shift that follow the normalisation."""
+        norm: Any = self.norm
+        if self.frozen:
+            # Its forward does the rest (affine map, activation): undo the normalisation that it begins with.
+            return (norm.running_var + self.eps).sqrt(), norm.running_mean
+        return norm.weight, norm.bias
 
     def _normalize(self, features: Tensor, overwrite: bool = False) -> Tensor:
         if torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 return self._normalize(features, overwrite)
-        norm: Any = self.norm
+        self.record()
         if features.shape[0] == 0:
             return features.clone()
         wide = widen(features)
@@ -113,35 +131,24 @@ class AdaptiveNorm(nn.Module):
                 observer(mean, variance)
         more = (wide,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
+        # With the original statistics, take the original's own path, so that results are equal to the bit.
+        unchanged = mean is self.norm.running_mean
+        if unchanged and self.frozen:
+            return features
         # A widened copy is ours to overwrite; the input itself only where it was proven safe.
         overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
-        # With the original statistics, take the original's own path, so that results are equal to the bit.
-        overwrite = overwrite and mean is not norm.running_mean and not torch.compiler.is_compiling()
-        result = normalize(wide, mean, variance, norm.weight, norm.bias, norm.eps, overwrite=overwrite)
+        overwrite = overwrite and not unchanged and not torch.compiler.is_compiling()
+        result = normalize(wide, mean, variance, *self.affine(), self.eps, overwrite=overwrite)
         return as_dtype(result, features.dtype)
 
     def train(self, mode: bool = True) -> AdaptiveNorm:
         """Stay in evaluation mode: what this layer does never depends on the mode."""
         return super().train(False)
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "norm" or "_modules" not in self.__dict__ or "norm" not in self._modules:
-                raise
-            return getattr(self._modules["norm"], name)
-
 
 def channels_of(norm: nn.Module) -> int:
     """Return how many channels a BatchNorm layer, frozen or not, normalises."""
     return int(norm.num_features if hasattr(norm, "num_features") else len(norm.running_mean))  # type: ignore[arg-type]
-
-
-def is_frozen_batch_norm(module: nn.Module) -> bool:
-    """Tell whether ``module`` is a BatchNorm with constant statistics, as detection models use."""
-    parts = ("weight", "bias", "running_mean", "running_var", "eps")
-    return type(module).__name__ == "FrozenBatchNorm2d" and all(hasattr(module, part) for part in parts)
 
 
 class _ReplaceBatchNorm(TorchFunctionMode):
@@ -155,6 +162,38 @@ class _ReplaceBatchNorm(TorchFunctionMode):
             self.replaced.append(func)
             return self.replacement(args[0] if args else kwargs["input"])
         return func(*args, **(kwargs or {}))
+
+
+class AdaptFunctionalCalls(TorchFunctionMode):
+    """Adapts calls of ``F.batch_norm`` with the tensors of a layer that the model never calls itself.
+
+    Attributes:
+        adapted: The layers whose tensors were passed that way.
+    """
+
+    def __init__(self, layers: Iterable[AdaptiveNorm]) -> None:
+        super().__init__()
+        self.by_buffer = {id(layer.running_mean): layer for layer in layers if layer.running_mean is not None}
+        self.adapted: set[AdaptiveNorm] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm:
+            call = _batch_norm_arguments(*args, **kwargs)
+            layer = self.by_buffer.get(id(call["running_mean"]))
+            # A layer that runs normalises by itself, with the same function.
+            if layer is not None and (layer in self.adapted or layer not in layer.call.records):
+                tensors = all(call[name] is getattr(layer, name) for name in ("running_var", "weight", "bias"))
+                if tensors and not call["training"] and call["eps"] == layer.eps:
+                    self.adapted.add(layer)
+                    return layer._normalize(call["input"])
+        return func(*args, **kwargs)
+
+
+def _batch_norm_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    bound = BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def run_with_replaced_batch_norm(

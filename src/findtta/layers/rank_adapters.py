@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from findtta.layers.stand_in import StandIn
 from findtta.layers.surgery import swap_modules
 
 CONVOLUTIONS: dict[int, type[nn.Module]] = {
@@ -34,10 +35,8 @@ class BranchScales(nn.Module):
         self.register_buffer("high", torch.ones((), device=like.device))
 
 
-class RankAdapted(nn.Module):
+class RankAdapted(StandIn):
     """A layer with a low-rank and a high-rank branch beside it.
-
-    Attributes of the host (``weight``, ``stride``, ...) can be read as if they were its own.
 
     Args:
         host: A convolution of one group, or a linear layer.
@@ -46,6 +45,8 @@ class RankAdapted(nn.Module):
         high_rank: Width of the high-rank branch, at most that of the host.
         generator: Where the initial values of the downward maps come from.
     """
+
+    original = "host"
 
     def __init__(
         self, host: nn.Module, scales: BranchScales, low_rank: int, high_rank: int, generator: torch.Generator
@@ -65,14 +66,6 @@ class RankAdapted(nn.Module):
         low: Tensor = self.low_up(self.low_down(inputs))
         high: Tensor = self.high_up(self.high_down(inputs))
         return outputs + self.scales.low * low + self.scales.high * high
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "host" or "_modules" not in self.__dict__ or "host" not in self._modules:
-                raise
-            return getattr(self._modules["host"], name)
 
 
 def _branch(host: nn.Module, rank: int, generator: torch.Generator) -> tuple[nn.Module, nn.Module]:

@@ -13,12 +13,12 @@ from findtta.errors import UnsupportedModelError
 from findtta.layers.adaptive import (
     PLAIN_FORWARDS,
     AdaptiveNorm,
-    ReusePermit,
     channels_of,
-    is_frozen_batch_norm,
     run_with_replaced_batch_norm,
 )
+from findtta.layers.frozen import frozen_eps, is_frozen_batch_norm
 from findtta.layers.reuse import find_sole_readers
+from findtta.layers.stand_in import CallState
 
 # Shape of a small input for each kind of layer, to probe layers that have a forward of their own.
 PROBE_SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 3), nn.BatchNorm3d: (3, 3, 3)}
@@ -48,7 +48,7 @@ def find_norms(model: nn.Module) -> list[NormSite]:
     fused_parents = tuple(f"{name}." for name, module in model.named_modules() if _is_fused_block(module))
     sites = []
     for name, module in model.named_modules():
-        if not (isinstance(module, _BatchNorm) or type(module).__name__.startswith("FrozenBatchNorm")):
+        if not (isinstance(module, _BatchNorm) or is_frozen_batch_norm(module)):
             continue
         if name.startswith(fused_parents):
             problem: str | None = "it is part of a quantisation block that has folded it into a convolution"
@@ -64,6 +64,8 @@ def _is_fused_block(module: nn.Module) -> bool:
 
 def _problem(norm: nn.Module) -> str | None:
     if is_frozen_batch_norm(norm):
+        if frozen_eps(norm) is None:
+            return "it holds the tensors of a BatchNorm layer, but does not begin with normalising by them"
         return None
     if isinstance(norm, nn.modules.lazy.LazyModuleMixin) and norm.has_uninitialized_params():
         return "it is lazy and has no shape yet: run the model once on real data first"
@@ -91,29 +93,29 @@ def replace_norms(
     sites: Sequence[NormSite],
     make_layer: Callable[[nn.Module], AdaptiveNorm],
     *,
+    call: CallState,
     reuse_buffers: bool,
-) -> tuple[nn.Module, ReusePermit]:
+) -> nn.Module:
     """Put an adaptive layer in the place of BatchNorm layers of a model.
 
     Args:
         model: The model, in evaluation mode; changed in place.
         sites: The layers to replace, as :func:`adaptable_norms` found them in this model.
         make_layer: Builds the adaptive layer around a BatchNorm layer.
+        call: What the layers of the model share while it runs.
         reuse_buffers: Let layers write over inputs that provably nothing else reads.
 
     Returns:
-        The model (a new module only if the model is itself a BatchNorm layer), and the permit that
-        allows reuse while it is open.
+        The model; a new module only if the model is itself a BatchNorm layer.
     """
     sole_readers = find_sole_readers(model) if reuse_buffers else set()
-    permit = ReusePermit()
     layers: dict[nn.Module, nn.Module] = {}
     for site in sites:
         layer = make_layer(site.module)
-        layer.permit = permit
+        layer.call = call
         layer.sole_reader = site.name in sole_readers
         layers[site.module] = layer
-    return swap_modules(model, layers), permit
+    return swap_modules(model, layers)
 
 
 def restore_norms(model: nn.Module) -> nn.Module:
@@ -159,7 +161,8 @@ def explain_missing_norms(model: nn.Module) -> str:
         message += f" It normalises with {' and '.join(sorted(others))}, which keep no source statistics."
     elif convolutions and all(convolution.bias is not None for convolution in convolutions):
         message += (
-            " Every convolution has a bias, which suggests that the BatchNorm layers were fused into the"
-            " convolutions: adapt the model before fusing it (or before exporting or quantising it)."
+            " Every convolution has a bias: either the model was made without BatchNorm (as NFNets are), or its"
+            " layers were fused into the convolutions. In that case, adapt it before fusing, exporting or"
+            " quantising it."
         )
     return message
