@@ -99,8 +99,12 @@ def affine_sources(
 def pixelate(images: Images, _: Keys, scale: float) -> Images:
     """Shrink and enlarge by box averages."""
     height, width = images.shape[1:3]
-    small = filters.box_resize(images, int(height * scale), int(width * scale))
-    return filters.box_resize(small, height, width)
+
+    def shrunk(image: Image.Image) -> Image.Image:
+        small = image.resize((int(width * scale), int(height * scale)), Image.Resampling.BOX)
+        return small.resize((width, height), Image.Resampling.BOX)
+
+    return np.stack([shrunk(Image.fromarray(image)) for image in images])
 
 
 def jpeg_compression(images: Images, _: Keys, quality: float) -> Images:
