@@ -104,14 +104,11 @@ def corrupt(
 
     size = max(1, ELEMENTS_AT_ONCE // max(1, images[:1].size))
     parts = [slice(start, start + size) for start in range(0, len(images), size)]
-    workers = min(threads or torch.get_num_threads(), len(parts))
     # The first part goes before the threads start, so that tables all share are made only once.
-    shared = 1 if workers > 1 else len(parts)
-    for part in parts[:shared]:
+    for part in parts[:1]:
         work(part)
-    if workers > 1:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, parts[shared:]))  # the list brings up what a thread raised
+    with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
+        list(pool.map(work, parts[1:]))  # the list brings up what a thread raised
     return result
 
 
