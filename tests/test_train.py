@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from findtta.cli.main import main
-from findtta.data.shapes import shapes
+from findtta.data.shapes import Shapes
 from findtta.errors import OptionError
 from findtta.models import build, load, weights_digest
 from findtta.models.check import clean_accuracy
@@ -25,7 +25,7 @@ def fresh(arch="resnet20"):
 
 def run(out, recipe=RECIPE, source=None, **options):
     source = source or DrawnShapes(recipe.images_per_epoch, recipe.seed, 1)
-    return train(fresh(), source, shapes(40), out, recipe, progress=False, test_images=40, **options)
+    return train(fresh(), source, Shapes(40), out, recipe, progress=False, test_images=40, **options)
 
 
 class Killed(Exception):
@@ -65,9 +65,9 @@ def test_the_card_says_what_the_file_is(tmp_path):
     model = run(out, half=True)
     loaded = load("resnet20", weights=out)
     assert weights_digest(loaded) == weights_digest(model)
-    right, count = clean_accuracy(loaded, shapes(40), 40)
+    right, count = clean_accuracy(loaded, Shapes(40), 40)
     assert (loaded.card.clean_accuracy, loaded.card.clean_images) == (100 * right / count, 40)
-    assert loaded.card.classes == shapes().classes
+    assert loaded.card.classes == Shapes().classes
     assert loaded.card.recipe["epochs"] == 2
     assert loaded.card.mean == (0.5, 0.5, 0.5)
 
@@ -122,12 +122,12 @@ def test_crops_and_mirrors_by_hand():
 
 
 def test_augmentation_differs_by_epoch_and_not_by_batch():
-    source = Augmented(shapes(50), seed=0)
+    source = Augmented(Shapes(50), seed=0)
     rows = np.arange(20)
     first, labels = source.batch(0, rows)
     assert np.array_equal(first[5:9], source.batch(0, rows[5:9])[0])
     assert not np.array_equal(first, source.batch(1, rows)[0])
-    assert np.array_equal(labels, shapes(50).labels()[rows])
+    assert np.array_equal(labels, Shapes(50).labels()[rows])
 
 
 def test_drawn_shapes_are_fresh_every_epoch_and_begin_plain():
@@ -194,13 +194,13 @@ def test_a_real_kill_leaves_a_checkpoint_that_goes_on(tmp_path):
     script = f"""
 import torch
 torch.set_num_threads(1)
-from findtta.data.shapes import shapes
+from findtta.data.shapes import Shapes
 from findtta.models import build
 from findtta.train import DrawnShapes, Recipe, train
 torch.manual_seed(0)
 model = build("resnet20", num_classes=10, normalization="half")
 recipe = Recipe(epochs=200, batch_size=16, images_per_epoch=64, learning_rate=0.05)
-train(model, DrawnShapes(64, 0, 1), shapes(40), {str(tmp_path / "net.safetensors")!r}, recipe, progress=False,
+train(model, DrawnShapes(64, 0, 1), Shapes(40), {str(tmp_path / "net.safetensors")!r}, recipe, progress=False,
       checkpoint_every=0)
 """
     checkpoint = tmp_path / "net.checkpoint"

@@ -24,8 +24,8 @@ def option(default: Any, meaning: str, **flag: Any) -> Any:
         default: Its default value, or a function that makes it if values of its type can change (``dict``).
         meaning: What it does, in words that a user understands.
         **flag: How it appears on the command line where that differs from what its name and type suggest:
-            ``flag`` (its name there, None for no flag), ``short`` (another name, such as ``"-o"``),
-            ``metavar``, ``choices``, ``parse`` (from text to a value), ``shown`` (the default in words).
+            ``flag`` (its name there, None for no flag), ``short`` (another name, such as ``"-o"``), ``metavar``,
+            ``choices``, ``nargs``, ``parse`` (from text to a value), ``shown`` (the default in words).
 
     Returns:
         The dataclass field.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from findtta.data import corruptions, randomness
-from findtta.data.corruptions import CORRUPTIONS, TABLES, constants_for, corrupt
+from findtta.data.corruptions import CORRUPTIONS, TABLES, corrupt
 from findtta.data.corruptions.blur import zooms
 from findtta.data.dataset import EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, SEVERITIES
 from findtta.errors import InputError, OptionError, UnknownNameError
@@ -135,7 +135,7 @@ def test_the_registry_holds_the_names_of_the_benchmark_in_its_order():
     ],
 )  # fmt: skip
 def test_zoom_factors_are_those_of_a_range_of_floats(table, severity, stop, step, count, last):
-    factors = zooms(*constants_for(table, "zoom_blur", severity))
+    factors = zooms(*TABLES[table]["zoom_blur"][severity - 1])
     assert factors == np.arange(1, stop, step).tolist()
     assert len(factors) == count
     assert factors[-1] == pytest.approx(last)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from test_corruptions import WORST_FIRST, pictures
 
-from findtta.data.corruptions import TABLES, constants_for, corrupt, ice, noise, weather
+from findtta.data.corruptions import TABLES, corrupt, ice, noise, weather
 from findtta.data.corruptions import _filters as filters
 from findtta.data.corruptions.blur import disk, glass_blur, scattered, zooms
 from findtta.data.corruptions.digital import affine_sources, hue_parts
@@ -32,21 +32,12 @@ def gray(count, height, width, seed=0):
 # ---------------------------------------------------------------------------- filters
 
 
-@pytest.mark.parametrize(
-    ("border", "mode"), [("edge", "edge"), ("reflect", "reflect"), ("symmetric", "symmetric")]
-)
-@given(size=st.integers(2, 9), margin=st.integers(0, 30))
-def test_borders_are_those_of_numpy(border, mode, size, margin):
-    assert filters.bordered(size, margin, border).tolist() == np.pad(np.arange(size), margin, mode=mode).tolist()
-
-
 @pytest.mark.parametrize("sigma", [0.05, 0.25, 0.4, 0.7, 1, 2.5, 6])
-@pytest.mark.parametrize(("border", "mode"), [("edge", "nearest"), ("symmetric", "reflect")])
-def test_gaussian_filter_is_that_of_scipy(sigma, border, mode):
+def test_gaussian_filter_is_that_of_scipy(sigma):
     ndimage = pytest.importorskip("scipy.ndimage")
     image = gray(1, 33, 40)
-    expected = ndimage.gaussian_filter(image[0], sigma, mode=mode)
-    assert np.allclose(filters.gaussian_filter(image, sigma, border=border)[0], expected, rtol=0, atol=1e-15)
+    expected = ndimage.gaussian_filter(image[0], sigma, mode="nearest")
+    assert np.allclose(filters.gaussian_filter(image, sigma)[0], expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("sigma", [0.96, 6.4, 170.8])
@@ -118,16 +109,6 @@ def test_bilinear_sampling_is_that_of_scipy(border, mode):
             assert np.allclose(sampled[..., channel], expected, rtol=0, atol=1e-12)
 
 
-@given(size=st.integers(32, 70), scale=st.sampled_from([0.25, 0.3, 0.4, 0.5, 0.6, 0.65, 0.75, 0.85, 0.9, 0.95]))
-def test_box_resize_is_that_of_pillow(size, scale):
-    image = np.random.default_rng(size).integers(0, 256, (1, size, size + 5, 3), np.uint8)
-    small = int(size * scale), int((size + 5) * scale)
-    shrunk = Image.fromarray(image[0]).resize(small[::-1], Image.Resampling.BOX)
-    assert np.array_equal(filters.box_resize(image, *small)[0], np.asarray(shrunk))
-    enlarged = shrunk.resize((size + 5, size), Image.Resampling.BOX)
-    assert np.array_equal(filters.box_resize(np.asarray(shrunk)[None], size, size + 5)[0], np.asarray(enlarged))
-
-
 # ---------------------------------------------------------------------------- noise
 
 
@@ -140,7 +121,7 @@ def bytes_of(unit):
 def test_gaussian_and_speckle_noise_have_their_deviation(severity, table):
     gray_image = np.full((20, 64, 64, 3), 128, np.uint8)
     for name, level in (("gaussian_noise", 1), ("speckle_noise", 128 / 255)):
-        (sigma,) = constants_for(table, name, severity)
+        (sigma,) = TABLES[table][name][severity - 1]
         expected = np.random.default_rng(1).normal(128 / 255, sigma * level, 10**6)
         got = corrupt(gray_image, name, severity, constants=table)
         assert got.mean() == pytest.approx(bytes_of(expected).mean(), abs=0.5)
@@ -150,7 +131,7 @@ def test_gaussian_and_speckle_noise_have_their_deviation(severity, table):
 @pytest.mark.parametrize("severity", WORST_FIRST)
 @pytest.mark.parametrize("table", TABLES)
 def test_shot_noise_counts_like_a_poisson_process(severity, table):
-    (photons,) = constants_for(table, "shot_noise", severity)
+    (photons,) = TABLES[table]["shot_noise"][severity - 1]
     for level in (0, 10, 128, 255):
         got = corrupt(np.full((8, 64, 64, 3), level, np.uint8), "shot_noise", severity, constants=table)
         expected = bytes_of(np.random.default_rng(1).poisson(photons * level / 255, 10**6) / photons)
@@ -168,7 +149,7 @@ def test_photon_quantiles_follow_the_distribution_function():
 
 @pytest.mark.parametrize("severity", WORST_FIRST)
 def test_impulse_noise_hits_elements_evenly_with_black_and_white(severity):
-    (amount,) = constants_for("cifar", "impulse_noise", severity)
+    (amount,) = TABLES["cifar"]["impulse_noise"][severity - 1]
     got = corrupt(np.full((40, 64, 64, 3), 100, np.uint8), "impulse_noise", severity)
     assert set(np.unique(got)) == {0, 100, 255}
     assert (got == 255).mean() == pytest.approx(amount / 2, rel=0.05)
@@ -224,7 +205,7 @@ def test_glass_blur_passes_over_the_image_as_often_as_told():
 
 def test_zoom_blur_averages_the_image_and_its_zooms():
     images = pictures(2, 32, 48)
-    factors = zooms(*constants_for("cifar", "zoom_blur", 2))
+    factors = zooms(*TABLES["cifar"]["zoom_blur"][1])
     unit = images / 255.0
     total = unit + sum(np.stack([filters.clipped_zoom(image, factor) for image in unit]) for factor in factors)
     expected = total / (len(factors) + 1) * 255
@@ -327,7 +308,7 @@ def test_colours_change_as_in_hue_saturation_value(name, severity, table):
     images[0, :8, :8] = images[0, :8, :8, :1]  # grey has no hue
     images[0, 8:10] = 0
     hsv = color.rgb2hsv(images[0] / 255.0)
-    constants = constants_for(table, name, severity)
+    constants = TABLES[table][name][severity - 1]
     if name == "brightness":
         hsv[..., 2] = np.clip(hsv[..., 2] + constants[0], 0, 1)
     else:
@@ -358,7 +339,7 @@ def test_contrast_pulls_towards_the_mean_of_the_channel():
 def test_jpeg_is_pillow_s(severity, table):
     images = pictures(2, 40, 48)
     with io.BytesIO() as file:
-        Image.fromarray(images[1]).save(file, "JPEG", quality=TABLES[table]["jpeg_compression"][severity - 1])
+        Image.fromarray(images[1]).save(file, "JPEG", quality=TABLES[table]["jpeg_compression"][severity - 1][0])
         expected = np.asarray(Image.open(file))
     assert np.array_equal(corrupt(images, "jpeg_compression", severity, constants=table)[1], expected)
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from findtta.data import corrupted
-from findtta.data.corrupted import CorruptedDataset, WorkerError, generate
+from findtta.data.corrupted import CorruptedDataset, Generation, WorkerError, generate
 from findtta.data.metadata import read_marker
 from findtta.data.open import load, read
 from findtta.errors import InputError, OptionError, UnknownNameError
@@ -24,8 +24,8 @@ KINDS = ["contrast", "gaussian_noise"]
 
 
 def make(out, clean=None, **options):
-    options = {"corruptions": KINDS, "progress": False, **options}
-    return generate("cifar10-c", clean or InMemory(), out, **options)
+    how = Generation(**{"corruptions": KINDS, **options})
+    return generate("cifar10-c", clean or InMemory(), out, how, progress=False)
 
 
 def visible(folder):
@@ -170,7 +170,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from make_datasets import InMemory
-from findtta.data.corrupted import generate
+from findtta.data.corrupted import Generation, generate
 
 class Killed(InMemory):
     calls = 0
@@ -180,7 +180,7 @@ class Killed(InMemory):
             os.kill(os.getpid(), 9)
         return super().images(domain, rows)
 
-generate("cifar10-c", Killed(), Path(sys.argv[1]), corruptions=["contrast"], progress=False)
+generate("cifar10-c", Killed(), Path(sys.argv[1]), Generation(corruptions=["contrast"]), progress=False)
 """
     out, here = tmp_path / "c", str(Path(__file__).parents[1])
     ended = subprocess.run([sys.executable, "-c", script, str(out), here], check=False)
@@ -235,9 +235,8 @@ def test_large_images_become_the_layout_of_imagenet_c(tmp_path):
     clean = InMemory(count=4, side=128)
     # Smooth, so that JPEG changes little.
     clean.pixels = np.broadcast_to(np.arange(128, dtype=np.uint8)[:, None, None], (4, 128, 128, 3)).copy()
-    out = generate(
-        "imagenet-c", clean, tmp_path / "c", corruptions=["contrast"], severities=[1, 5], progress=False
-    )
+    how = Generation(corruptions=["contrast"], severities=[1, 5])
+    out = generate("imagenet-c", clean, tmp_path / "c", how, progress=False)
     assert visible(out) == ["contrast", "findtta.json"]
     assert visible(out / "contrast") == ["1", "5"]
     dataset = load(out)
@@ -248,7 +247,7 @@ def test_large_images_become_the_layout_of_imagenet_c(tmp_path):
     assert np.abs(dataset.images("contrast@5", np.arange(4)).astype(int) - expected).max() <= 3
     with Image.open(out / "contrast" / "5" / "cat" / "00000000.JPEG") as image:
         assert image.format == "JPEG"
-    again = load(generate("imagenet-c", clean, out, corruptions=["contrast"], severities=[1, 5], progress=False))
+    again = load(generate("imagenet-c", clean, out, how, progress=False))
     assert again.domains == dataset.domains
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from findtta.data import arrays
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.data.metadata import Marker, write_marker
 from findtta.data.open import read
@@ -113,9 +112,7 @@ def test_a_missing_domain_is_answered_with_a_suggestion(tmp_path):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("in_memory", [0, 2**30])
-def test_npz_with_an_array_per_domain(tmp_path, monkeypatch, save, in_memory):
-    monkeypatch.setattr(arrays, "IN_MEMORY", in_memory)
+def test_npz_with_an_array_per_domain(tmp_path, save):
     fog, shot, sketch = pictures(3, 1), pictures(3, 2), pictures(3, 3)
     save(tmp_path / "d.npz", sketch=sketch, fog=fog, shot_noise=shot, labels=[2, 0, 1], index=np.arange(3))
     dataset = read(tmp_path / "d.npz")
@@ -127,13 +124,12 @@ def test_npz_with_an_array_per_domain(tmp_path, monkeypatch, save, in_memory):
 
 
 def test_npz_members_unpacked_to_a_temporary_file_leave_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrays, "IN_MEMORY", 0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     np.savez_compressed(tmp_path / "d.npz", fog=pictures(3), labels=[0, 1, 0])
-    array = arrays._members(tmp_path / "d.npz")["fog"].load()
-    assert isinstance(array, np.memmap)
-    np.testing.assert_array_equal(array, pictures(3))
+    dataset = read(tmp_path / "d.npz")
+    np.testing.assert_array_equal(dataset.images("fog", rows(2, 0)), pictures(3)[[2, 0]])
+    assert isinstance(dataset._opened["fog"], np.memmap)
     assert list((tmp_path / "temporary").iterdir()) == []
 
 

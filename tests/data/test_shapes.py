@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from findtta.data.shapes import _OUTLINES, draw, draw_labels, shapes
+from findtta.data.shapes import _OUTLINES, Shapes, draw, draw_labels
 from findtta.errors import OptionError
 
 GOLDEN_MEANS = [104, 85, 117, 84, 133, 89, 70, 174]
@@ -92,15 +92,15 @@ def test_less_clutter_leaves_pose_and_class():
 
 
 def test_the_dataset_reads_like_any_other():
-    data = shapes(100, seed=3)
+    data = Shapes(100, seed=3)
     assert data.domains == ("clean",)
     assert len(data) == 100
     rows = np.array([7, 3, 7])
     images, labels = data.batch(np.zeros(3, np.int64), rows)
     assert np.array_equal(images, draw(rows, seed=3))
     assert np.array_equal(labels, draw_labels(rows, 3))
-    assert data.identity == shapes(100, seed=3).identity
-    assert data.identity != shapes(100, seed=4).identity
+    assert data.identity == Shapes(100, seed=3).identity
+    assert data.identity != Shapes(100, seed=4).identity
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_the_dataset_reads_like_any_other():
 )
 def test_wrong_options(options, message):
     with pytest.raises(OptionError, match=message):
-        shapes(**options)
+        Shapes(**options)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from findtta.cli.flags import names
-from findtta.data.dataset import EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, SEVERITIES
+from findtta.cli.flags import add_flags, given, names
+from findtta.data.contact_sheet import contact_sheet
+from findtta.data.corrupted import Generation, generate
+from findtta.data.dataset import EXTRA_CORRUPTIONS
+from findtta.data.open import load, load_as_is
+from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root, get
 from findtta.errors import OptionError
 
 #: The clean set that a corrupted one is generated from unless another is named.
@@ -16,13 +21,13 @@ _CLEAN_OF = {"cifar10-c": "cifar10", "cifar100-c": "cifar100"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``findtta data`` and their arguments."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    get = actions.add_parser("get", help="download a published dataset and verify it")
-    get.set_defaults(action=_get)
-    get.add_argument("name", help="cifar10-c, cifar100-c, imagenet-c, cifar10 or cifar100")
-    get.add_argument(
+    fetch = actions.add_parser("get", help="download a published dataset and verify it")
+    fetch.set_defaults(action=_get)
+    fetch.add_argument("name", help=", ".join(PUBLISHED))
+    fetch.add_argument(
         "--from-file", metavar="FILE", nargs="+", default=[], help="unpack these archives; nothing is downloaded"
     )
-    get.add_argument(
+    fetch.add_argument(
         "--parts",
         nargs="+",
         metavar="PART",
@@ -41,21 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     make.add_argument(
         "-o", "--output", metavar="DIR", type=Path, help="folder to write to (default: NAME-generated in --root)"
     )
-    make.add_argument(
-        "--corruptions", nargs="+", metavar="NAME", help="corruptions (default: the fifteen of the benchmark)"
-    )
+    add_flags(make, Generation)
     make.add_argument("--extra", action="store_true", help=f"also {', '.join(EXTRA_CORRUPTIONS)}")
-    make.add_argument(
-        "--severities", nargs="+", type=int, metavar="N", default=SEVERITIES, help="severities (default: 1 to 5)"
-    )
-    make.add_argument("--constants", metavar="NAME", help="strengths: cifar or imagenet (default: by image size)")
-    make.add_argument(
-        "--layout",
-        choices=("arrays", "folders"),
-        help="as CIFAR-10-C or as ImageNet-C (default: by image size)",
-    )
     make.add_argument("--resize", type=int, metavar="N", help="length of the shorter side before the centre crop")
-    make.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
 
     show = actions.add_parser("show", help="describe a dataset, and draw images of its domains")
     show.set_defaults(action=_show)
@@ -68,20 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.add_argument("--severity", type=int, default=5, metavar="N", help="severity of the domains (default: 5)")
     show.add_argument("--images", type=int, default=4, metavar="N", help="images per domain (default: 4)")
+    show.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the choice of images (default: 0)")
 
-    for action, seed in ((make, "corruptions"), (show, "choice of images")):
+    for action in (make, show):
         action.add_argument(
             "--image-size", type=int, metavar="N", help="resize and crop image files to this side (default: no)"
         )
-        action.add_argument("--seed", type=int, default=0, metavar="N", help=f"seed of the {seed} (default: 0)")
-    for action in (get, make, show):
+    for action in (fetch, make, show):
         action.add_argument(
-            "--root",
-            metavar="DIR",
-            type=Path,
-            help="folder of datasets (default: $FINDTTA_DATA or the cache)",
+            "--root", metavar="DIR", type=Path, help="folder of datasets (default: $FINDTTA_DATA or the cache)"
         )
-    for action in (get, make):
+    for action in (fetch, make):
         action.add_argument("--quiet", action="store_true", help="show no progress bars")
 
 
@@ -91,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    from findtta.data.published import get
-
     folder = get(
         arguments.name,
         root=arguments.root,
@@ -105,28 +93,17 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _make(arguments: argparse.Namespace) -> int:
-    from findtta.data.corrupted import generate
-    from findtta.data.open import load_as_is
-    from findtta.data.published import GENERATED_SUFFIX, data_root
-
     source = arguments.clean or _CLEAN_OF.get(arguments.name)
     if source is None:
         raise OptionError(f"--from must name the clean dataset that {arguments.name} is made from.")
-    sizes = {"image_size": arguments.image_size, "resize": arguments.resize}
-    options = {name: value for name, value in sizes.items() if value is not None}
+    how = Generation(**given(arguments, Generation))
+    if arguments.extra:
+        how = replace(how, corruptions=(*how.corruptions, *EXTRA_CORRUPTIONS))
     folder = generate(
         arguments.name,
-        load_as_is(source, root=arguments.root, **options),
+        load_as_is(source, root=arguments.root, image_size=arguments.image_size, resize=arguments.resize),
         arguments.output or data_root(arguments.root) / f"{arguments.name}{GENERATED_SUFFIX}",
-        corruptions=[
-            *(names(arguments.corruptions) or MAIN_CORRUPTIONS),
-            *(EXTRA_CORRUPTIONS if arguments.extra else ()),
-        ],
-        severities=arguments.severities,
-        seed=arguments.seed,
-        constants=arguments.constants,
-        layout=arguments.layout,
-        workers=arguments.workers,
+        how,
         progress=not arguments.quiet,
     )
     print(f"{arguments.name} (generated) is in {folder}")
@@ -134,11 +111,7 @@ def _make(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from findtta.data.contact_sheet import contact_sheet
-    from findtta.data.open import load
-
-    options = {} if arguments.image_size is None else {"image_size": arguments.image_size}
-    dataset = load(arguments.source, root=arguments.root, **options)
+    dataset = load(arguments.source, root=arguments.root, image_size=arguments.image_size)
     height, width = dataset.image_size
     print(
         f"{dataset.name}: {len(dataset)} images of {height}x{width}, {len(dataset.domains)} domains, "

@@ -22,10 +22,10 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
     """Declare a flag for each option of a dataclass.
 
     Name and type of an option give its flag: ``batch_size: int`` is ``--batch-size N``, a ``bool`` is a switch, a
-    mapping is ``NAME=VALUE`` and may be repeated, a tuple is a list with commas. What is said of a flag in
-    ``option(...)`` wins: ``short="-o"`` is a second name, and with ``repeat=True`` it may be given several times,
-    and its value is a list. Options
-    without a meaning, and those that are not among ``only``, get no flag.
+    mapping is ``NAME=VALUE`` and may be repeated, a tuple is a list with commas (with ``nargs="+"`` also with
+    spaces). What is said of a flag in ``option(...)`` wins: ``short="-o"`` is a second name, and with
+    ``repeat=True`` it may be given several times, and its value is a list. Options without a meaning, and those
+    that are not among ``only``, get no flag.
     """
     for field, annotation in _options(settings, only):
         about = field.metadata
@@ -39,7 +39,9 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
             more = {"action": "store_true"}
         elif kind is dict or about.get("repeat"):
             more["action"] = "append"
-        elif kind is not tuple:
+        elif kind is tuple:
+            more["nargs"] = about.get("nargs")
+        else:
             more["type"] = about.get("parse") or kind
         parser.add_argument(*names, dest=field.name, default=None, help=help, **more)
 
@@ -55,7 +57,8 @@ def given(arguments: argparse.Namespace, settings: type, only: Collection[str] |
             value = parse_assignments(f"--{_flag(field)}", value)
         elif _kind(annotation) is tuple:
             parse: Callable[[str], Any] = field.metadata.get("parse") or str
-            value = tuple(_parsed(f"--{_flag(field)}", parse, text) for text in split_list(value))
+            listed = split_list(",".join([value] if isinstance(value, str) else value))
+            value = tuple(_parsed(f"--{_flag(field)}", parse, text) for text in listed)
         values[field.name] = value
     return values
 

@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,11 @@ from findtta.data.dataset import (
     split_domain,
 )
 from findtta.data.folders import EncodedDataset
-from findtta.data.metadata import Classes, Marker, checked_labels, class_list, marked, reading
+from findtta.data.metadata import Classes, checked_labels, class_list, marked, reading
 from findtta.errors import InputError
 from findtta.images import Preprocessing
 
 LABELS_FILE = "labels.npy"
-#: Members of an .npz file with more bytes than this are unpacked into a temporary file and memory-mapped.
-IN_MEMORY = 256 * 2**20
-_ORDER = {name: position for position, name in enumerate(ALL_CORRUPTIONS)}
 
 
 class ArrayDataset(DomainDataset):
@@ -73,23 +70,19 @@ class ArrayDataset(DomainDataset):
         return {**self.__dict__, "_opened": {}}
 
 
-def map_npy(path: Path) -> Images:
-    """Map a .npy file of images into memory."""
+def map_npy(path: Path, rows: slice = slice(None)) -> Images:
+    """Map a .npy file of images, or some rows of it, into memory."""
     with reading(path, "a complete .npy file"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray) or not are_images(array):
         raise InputError(f"{path} must hold uint8 images of shape (n, height, width, 3), got {describe(array)}.")
-    return array
-
-
-def _npy_rows(path: Path, start: int, stop: int) -> Images:
-    return map_npy(path)[start:stop]
+    return array[rows]
 
 
 def benchmark_order(name: str) -> tuple[int, int, str]:
     """Sort key of domains: corruptions in the order of the benchmark, then everything else by name."""
     kind, severity = split_domain(name)
-    return _ORDER.get(kind, len(_ORDER)), severity or 0, name
+    return (*ALL_CORRUPTIONS, kind).index(kind), severity or 0, name
 
 
 def is_cifar_c(path: Path) -> bool:
@@ -118,19 +111,14 @@ def read_cifar_c(path: Path, *, classes: Classes | None = None) -> DomainDataset
             )
     count = first[0] // len(SEVERITIES)
     labels, names = _cifar_c_labels(path / LABELS_FILE, count, class_list(classes) or marker.classes)
+    # A generated set may have been made at some severities only; the other blocks of its files are empty.
+    made = marker.details.get("severities", {}) if marker.generated else {}
     sources = {
-        domain_name(file.stem, severity): partial(_npy_rows, file, (severity - 1) * count, severity * count)
+        domain_name(file.stem, severity): partial(map_npy, file, slice((severity - 1) * count, severity * count))
         for file in files
-        for severity in _severities(marker, file.stem)
+        for severity in made.get(file.stem, () if marker.generated else SEVERITIES)
     }
     return ArrayDataset(marker.title, sources, labels, names, (first[1], first[2]), generated=marker.generated)
-
-
-def _severities(marker: Marker, corruption: str) -> tuple[int, ...]:
-    if not marker.generated:
-        return SEVERITIES
-    # A generated set may have been made at some severities only; the other blocks of its files are empty.
-    return tuple(marker.details.get("severities", {}).get(corruption, ()))
 
 
 def _cifar_c_labels(path: Path, count: int, classes: Sequence[str] | None) -> tuple[Labels, tuple[str, ...]]:
@@ -165,7 +153,9 @@ def read_npz(
     The dataset has the domain ``"clean"`` if the file has ``images`` or ``jpeg``, else one domain for every array
     of images.
     """
-    members = _members(path)
+    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
+        entries = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        members = {info.filename[:-4]: _member(path, archive, info) for info in entries}
     if "labels" not in members:
         raise InputError(f"{path} must hold an array 'labels', but holds {', '.join(sorted(members)) or 'none'}.")
     labels, names = checked_labels(
@@ -211,7 +201,6 @@ class EncodedArray(EncodedDataset):
         self.name, self.domains, self.classes = path.stem, (CLEAN,), classes
         self._encoded, self._labels = members["jpeg"], labels
         self._offsets = _offsets(path, members, len(labels))
-        self._opened: np.ndarray[Any, Any] | None = None
         needed = self._offsets[-1]
         if self._encoded.dtype != np.uint8 or len(self._encoded.shape) != 1 or needed > self._encoded.shape[0]:
             raise InputError(
@@ -223,14 +212,16 @@ class EncodedArray(EncodedDataset):
         self.check_domain(domain)
         return self._labels
 
+    @cached_property
+    def _opened(self) -> np.ndarray[Any, Any]:
+        return self._encoded.load()
+
     def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
-        if self._opened is None:
-            self._opened = self._encoded.load()
         content = self._opened[self._offsets[row] : self._offsets[row + 1]].tobytes()
         return content, f"{self._encoded.path}: image {row}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
 
 
 @dataclass(frozen=True)
@@ -245,27 +236,18 @@ class Member:
     header: int
 
     def load(self) -> np.ndarray[Any, Any]:
-        """Unpack the array: into memory, or a large one into a temporary file that is mapped into memory."""
+        """Unpack the array into a temporary file and map that into memory."""
         with (
             reading(f"{self.path}: {self.entry}", "a complete array"),
             zipfile.ZipFile(self.path) as archive,
             archive.open(self.entry) as stored,
-        ):
-            if math.prod(self.shape) * self.dtype.itemsize <= IN_MEMORY:
-                array: np.ndarray[Any, Any] = np.lib.format.read_array(stored, allow_pickle=False)
-                return array
             # The file has no name, or loses it with the map: the system removes it.
-            with tempfile.TemporaryFile(prefix="findtta-") as unpacked:
-                shutil.copyfileobj(stored, unpacked, 2**20)
-                unpacked.flush()
-                order: Any = "F" if self.fortran else "C"
-                return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
-
-
-def _members(path: Path) -> dict[str, Member]:
-    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
-        entries = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        return {info.filename[:-4]: _member(path, archive, info) for info in entries}
+            tempfile.TemporaryFile(prefix="findtta-") as unpacked,
+        ):
+            shutil.copyfileobj(stored, unpacked, 2**20)
+            unpacked.flush()
+            order: Any = "F" if self.fortran else "C"
+            return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:

@@ -11,11 +11,10 @@ import pickle
 import pickletools
 import re
 import tarfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,40 +30,29 @@ _LARGEST_PICKLE = 512 * 2**20  # CIFAR-100's training images are 155 MB
 _NUMERIC = re.compile(r"[|<>=]?[biuf][1248]")
 
 
-@dataclass(frozen=True, eq=False)
-class _Variant:
-    """Where one of the two sets keeps things."""
+class _Variant(NamedTuple):
+    """Where one of the two sets keeps things: its folder, its files, and the entries of the pickles."""
 
     name: str
     folder: str
-    files: dict[str, tuple[str, ...]]
-    labels: str
     meta: str
     class_names: str
+    labels: str
+    files: Mapping[str, tuple[str, ...]]
 
     def needed(self, split: Split) -> tuple[str, ...]:
         """Return the names of the files that a split is read from."""
         return (self.meta, *self.files[split])
 
 
+_BATCHES = {"test": ("test_batch",), "train": tuple(f"data_batch_{number}" for number in range(1, 6))}
 _VARIANTS = (
+    _Variant("cifar10", "cifar-10-batches-py", "batches.meta", "label_names", "labels", _BATCHES),
     _Variant(
-        "cifar10",
-        "cifar-10-batches-py",
-        {"test": ("test_batch",), "train": tuple(f"data_batch_{number}" for number in range(1, 6))},
-        "labels",
-        "batches.meta",
-        "label_names",
-    ),
-    _Variant(
-        "cifar100",
-        "cifar-100-python",
+        "cifar100", "cifar-100-python", "meta", "fine_label_names", "fine_labels",
         {"test": ("test",), "train": ("train",)},
-        "fine_labels",
-        "meta",
-        "fine_label_names",
     ),
-)
+)  # fmt: skip
 
 
 def is_cifar(path: Path) -> bool:
@@ -118,9 +106,9 @@ def _read_folder(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]:
     variant, folder = found
     contents = {}
     for name in variant.needed(split):
-        with reading(folder / name, f"there for the {split} images of CIFAR"):
-            _check_size((folder / name).stat().st_size, folder / name)
-            contents[name] = (folder / name).read_bytes()
+        file = folder / name
+        with reading(file, f"there for the {split} images of CIFAR"):
+            contents[name] = _read(file.open("rb"), file.stat().st_size, file)
     return variant, contents
 
 
@@ -132,10 +120,7 @@ def _read_archive(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]
         for member in archive:
             name = str(PurePosixPath(member.name))
             if name in wanted and member.isreg():
-                _check_size(member.size, path / member.name)
-                file = archive.extractfile(member)
-                assert file is not None  # it is a regular file
-                contents[name] = file.read()
+                contents[name] = _read(archive.extractfile(member), member.size, path / member.name)
     for variant in _VARIANTS:
         needed = {name: f"{variant.folder}/{name}" for name in variant.needed(split)}
         missing = [inside for inside in needed.values() if inside not in contents]
@@ -149,9 +134,12 @@ def _read_archive(path: Path, split: Split) -> tuple[_Variant, dict[str, bytes]]
     )
 
 
-def _check_size(size: int, where: Path) -> None:
-    if size > _LARGEST_PICKLE:
-        raise InputError(f"{where} is {size / 2**20:.0f} MB, more than any file of CIFAR; it was not read.")
+def _read(file: IO[bytes] | None, size: int, where: Path) -> bytes:
+    assert file is not None, "it is a regular file"
+    with file:
+        if size > _LARGEST_PICKLE:
+            raise InputError(f"{where} is {size / 2**20:.0f} MB, more than any file of CIFAR; it was not read.")
+        return file.read()
 
 
 def _table(pickled: bytes, where: Path) -> Callable[[str, str, Callable[[Any], bool]], Any]:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +47,7 @@ from findtta.data.dataset import (
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import require_room
 from findtta.errors import FindTTAError, InputError, OptionError
-from findtta.options import require_int, require_known
+from findtta.options import Options, option, require_known
 
 Layout = Literal["arrays", "folders"]
 
@@ -100,23 +102,39 @@ class WorkerError(FindTTAError, RuntimeError):
 
 
 #: Makes some rows of a domain and writes them to a place; returns how many.
-_Write = Callable[[CorruptedDataset, str, Path, Rows], int]
+_Write = Callable[[str, Path, Rows], int]
 #: Makes all images of a domain, shared out over the workers.
-_Make = Callable[[_Write, str, Path], None]
+_Make = Callable[[str, Path], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Options):
+    """How a clean set is corrupted and written."""
+
+    corruptions: tuple[str, ...] = option(
+        MAIN_CORRUPTIONS, "corruptions", metavar="NAME", nargs="+", shown="the fifteen of the benchmark"
+    )
+    severities: tuple[int, ...] = option(
+        SEVERITIES, "severities", metavar="N", nargs="+", parse=int, shown="1 to 5"
+    )
+    seed: int = option(0, "seed of the corruptions")
+    constants: str | None = option(None, "strengths: cifar or imagenet", shown="by image size")
+    layout: Layout | None = option(None, "as CIFAR-10-C or as ImageNet-C", shown="by image size")
+    workers: int = option(1, "processes")
+
+    def __post_init__(self) -> None:
+        for corruption in self.corruptions:
+            require_known("corruptions", corruption, CORRUPTIONS)
+        if not self.corruptions or not self.severities or not set(self.severities) <= set(SEVERITIES):
+            raise OptionError(
+                f"corruptions and severities must not be empty, and severities must be among {SEVERITIES}, "
+                f"got {self.corruptions} and {self.severities}."
+            )
+        self.require_positive_int("workers")
 
 
 def generate(
-    name: str,
-    clean: DomainDataset,
-    out: Path,
-    *,
-    corruptions: Sequence[str] = MAIN_CORRUPTIONS,
-    severities: Sequence[int] = SEVERITIES,
-    seed: int = 0,
-    constants: str | None = None,
-    layout: Layout | None = None,
-    workers: int = 1,
-    progress: bool = True,
+    name: str, clean: DomainDataset, out: Path, how: Generation | None = None, *, progress: bool = True
 ) -> Path:
     """Corrupt a clean set and write the result to disk; what a former run has finished is kept.
 
@@ -124,57 +142,45 @@ def generate(
         name: The name of the result, such as ``"cifar10-c"``; tables will say that it is generated.
         clean: The set, with the domain ``"clean"``.
         out: The folder to write to; it must be new, or one that this function has made with the same settings.
-        corruptions: The corruptions to make.
-        severities: The severities to make.
-        seed: Seed of everything random in the corruptions.
-        constants: Strengths of the corruptions, ``"cifar"`` or ``"imagenet"``; by default by image size.
-        layout: ``"arrays"`` as CIFAR-10-C, or ``"folders"`` as ImageNet-C; by default the one that suits the
-            image size.
-        workers: How many processes share the work. The result does not depend on it.
+        how: The corruptions, their seed, the layout and so on.
         progress: Whether to show a progress bar.
 
     Returns:
         ``out``.
     """
-    for corruption in corruptions:
-        require_known("corruptions", corruption, CORRUPTIONS)
-    if not corruptions or not severities or not set(severities) <= set(SEVERITIES):
-        raise OptionError(
-            f"corruptions and severities must not be empty, and severities must be among {SEVERITIES}, "
-            f"got {tuple(corruptions)} and {tuple(severities)}."
-        )
-    require_int("workers", workers)
-    dataset = CorruptedDataset(clean, seed=seed, constants=constants)
+    how = how or Generation()
+    dataset = CorruptedDataset(clean, seed=how.seed, constants=how.constants)
     count = len(clean.labels(CLEAN))
-    chosen = layout or ("folders" if min(clean.image_size) >= _FOLDERS_FROM else "arrays")
+    layout = how.layout or ("folders" if min(clean.image_size) >= _FOLDERS_FROM else "arrays")
     # All that the content depends on: two runs with the same settings make the same files.
     settings = {
         "version": findtta.__version__,
-        "seed": seed,
-        "constants": constants,
+        "seed": how.seed,
+        "constants": how.constants,
         "clean": clean.name,
         "clean_identity": clean.identity,
         "images": count,
-        "layout": chosen,
+        "layout": layout,
     }
-    _prepare(out, name, settings, class_folders(clean) if chosen == "folders" else clean.classes)
-    size = _ROWS_AT_ONCE[chosen]
+    _prepare(out, name, settings, class_folders(clean) if layout == "folders" else clean.classes)
+    make_corruption, write = (_make_array, _write_rows) if layout == "arrays" else (_make_folders, _write_files)
+    size = _ROWS_AT_ONCE[layout]
     blocks = [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
-    ordered = sorted(set(severities))
-    total = count * len(corruptions) * len(ordered)
-    with tqdm(total=total, disable=not progress, unit="image") as bar, _workers(dataset, workers) as run:
+    severities = sorted(set(how.severities))
+    each = count * len(severities)
+    with (
+        tqdm(total=each * len(how.corruptions), disable=not progress, unit="image") as bar,
+        _mapping(partial(write, dataset), how.workers) as run,
+    ):
 
-        def make(write: _Write, domain: str, place: Path) -> None:
-            for made in run(write, domain, place, blocks):
+        def make(domain: str, place: Path) -> None:
+            for made in run(repeat(domain), repeat(place), blocks):
                 bar.update(made)
 
-        for position, corruption in enumerate(corruptions):
+        for position, corruption in enumerate(how.corruptions, start=1):
             bar.set_description(corruption)
-            if chosen == "arrays":
-                _make_array(out, dataset, corruption, ordered, make)
-            else:
-                _make_folders(out, dataset, corruption, ordered, make)
-            bar.update(count * len(ordered) * (position + 1) - bar.n)  # what a former run had made
+            make_corruption(out, dataset, corruption, severities, make)
+            bar.update(each * position - bar.n)  # what a former run had made
     return out
 
 
@@ -196,11 +202,16 @@ def _prepare(out: Path, name: str, settings: dict[str, Any], classes: Sequence[s
             )
 
 
-def _record(out: Path, corruption: str, severities: Sequence[int]) -> None:
-    """Say in the marker which severities in the file of a corruption are complete."""
+def _marker(out: Path) -> Marker:
     marker = read_marker(out)
     if marker is None:
         raise InputError(f"{out} has lost its marker file while the dataset was being made.")
+    return marker
+
+
+def _record(out: Path, corruption: str, severities: Sequence[int]) -> None:
+    """Say in the marker which severities in the file of a corruption are complete."""
+    marker = _marker(out)
     marker.details["severities"] = {**marker.details["severities"], corruption: sorted(severities)}
     write_marker(out, marker)
 
@@ -213,8 +224,7 @@ def _make_array(
     if not (out / LABELS_FILE).exists():
         with atomic_write(out / LABELS_FILE) as unfinished, unfinished.open("wb") as file:
             np.save(file, labels.astype(np.uint8 if len(dataset.classes) <= 256 else np.int64))
-    marker = read_marker(out)
-    done = marker.details["severities"].get(corruption, []) if marker else []
+    done = _marker(out).details["severities"].get(corruption, [])
     finished, partial = out / f"{corruption}.npy", out / f"{corruption}.npy.partial"
     if finished.exists():
         if set(severities) <= set(done):
@@ -229,7 +239,7 @@ def _make_array(
         np.lib.format.open_memmap(partial, "w+", np.uint8, shape).flush()
     for severity in severities:
         if severity not in done:
-            make(_write_rows, domain_name(corruption, severity), partial)
+            make(domain_name(corruption, severity), partial)
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
             done = [*done, severity]
@@ -260,7 +270,7 @@ def _make_folders(
         if not finished.is_dir():
             for name in class_folders(dataset):
                 (partial / name).mkdir(parents=True, exist_ok=True)
-            make(_write_files, domain_name(corruption, severity), partial)
+            make(domain_name(corruption, severity), partial)
             partial.replace(finished)
 
 
@@ -274,8 +284,7 @@ def _write_files(dataset: CorruptedDataset, domain: str, place: Path, rows: Rows
     names, labels = class_folders(dataset), dataset.labels(CLEAN)
     files = {row: place / names[labels[row]] / f"{row:08d}.JPEG" for row in rows}
     missing = np.array([row for row, file in files.items() if not file.exists()], np.int64)
-    images = dataset.images(domain, missing) if len(missing) else ()
-    for row, image in zip(missing, images, strict=True):
+    for row, image in zip(missing, dataset.images(domain, missing), strict=True):
         partial = files[row].with_suffix(".partial")
         Image.fromarray(image).save(partial, "JPEG", quality=JPEG_QUALITY)
         partial.replace(files[row])
@@ -283,24 +292,22 @@ def _write_files(dataset: CorruptedDataset, domain: str, place: Path, rows: Rows
 
 
 @contextmanager
-def _workers(
-    dataset: CorruptedDataset, count: int
-) -> Iterator[Callable[[_Write, str, Path, Sequence[Rows]], Iterator[int]]]:
-    """Give a function that writes blocks of rows, in this process or in several."""
-    if count == 1:
-        yield lambda write, domain, place, blocks: map(partial(write, dataset, domain, place), blocks)
+def _mapping(write: _Write, workers: int) -> Iterator[Callable[..., Iterator[int]]]:
+    """Give a ``map`` of ``write`` over its arguments, in this process or in several."""
+    if workers == 1:
+        yield partial(map, write)
         return
 
     # Forking a process that has threads (torch has) can hang the new one.
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_start_worker, initargs=(dataset,))
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=(write,))
 
-    def run_in_pool(write: _Write, domain: str, place: Path, blocks: Sequence[Rows]) -> Iterator[int]:
+    def map_in_pool(*arguments: Iterable[Any]) -> Iterator[int]:
         with ignore_sigint():  # processes are started here
-            return pool.map(partial(_write_in_worker, write, domain, place), blocks)
+            return pool.map(_write_in_worker, *arguments)
 
     try:
-        yield run_in_pool
+        yield map_in_pool
     except BrokenProcessPool:
         raise WorkerError(
             "A process that makes images has ended early; perhaps memory is short. Run the command again to "
@@ -310,13 +317,13 @@ def _workers(
         pool.shutdown(cancel_futures=True)
 
 
-_of_worker: list[CorruptedDataset] = []
+_of_worker: list[_Write] = []
 
 
-def _start_worker(dataset: CorruptedDataset) -> None:
+def _start_worker(write: _Write) -> None:
     torch.set_num_threads(1)  # the processes are the threads
-    _of_worker.append(dataset)
+    _of_worker.append(write)  # sent once, since it holds the dataset
 
 
-def _write_in_worker(write: _Write, domain: str, place: Path, rows: Rows) -> int:
-    return write(_of_worker[0], domain, place, rows)
+def _write_in_worker(domain: str, place: Path, rows: Rows) -> int:
+    return _of_worker[0](domain, place, rows)

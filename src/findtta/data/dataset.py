@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -179,22 +179,19 @@ class _Part(DomainDataset):
         self.whole, self.limit, self.domains = whole, limit, domains
         self.name, self.classes, self.image_size = whole.name, whole.classes, whole.image_size
         self.generated, self.preprocessing = whole.generated, whole.preprocessing
-        self._drawn: dict[int, Rows] = {}
 
     def labels(self, domain: str) -> Labels:
-        labels = self.whole.labels(domain)
-        return labels if self._keeps_all(len(labels)) else labels[self._rows(len(labels))]
+        return self.whole.labels(domain)[self._rows(domain)]
 
     def images(self, domain: str, rows: Rows) -> Images:
-        count = len(self.whole.labels(domain))
-        return self.whole.images(domain, rows if self._keeps_all(count) else self._rows(count)[rows])
+        return self.whole.images(domain, self._rows(domain)[rows])
 
-    def _keeps_all(self, count: int) -> bool:
-        return self.limit is None or count <= self.limit
+    def _rows(self, domain: str) -> Rows:
+        return _drawn(len(self.whole.labels(domain)), self.limit)
 
-    def _rows(self, count: int) -> Rows:
-        # One draw per domain size: corrupted copies of one set keep the same images.
-        if count not in self._drawn:
-            drawn = np.random.default_rng(0).permutation(count)[: self.limit]
-            self._drawn[count] = np.sort(drawn).astype(np.int64)
-        return self._drawn[count]
+
+@lru_cache(maxsize=64)
+def _drawn(count: int, limit: int | None) -> Rows:
+    # One draw per size of a domain: corrupted copies of one set keep the same images.
+    rows = np.random.default_rng(0).permutation(count)[:limit]
+    return np.sort(rows).astype(np.int64)

@@ -39,9 +39,6 @@ GROUPS = ("noise", "blur", "weather", "digital", "extra")
 class EncodedDataset(DomainDataset):
     """Images that are stored as files or as their bytes, decoded when asked for and brought to one size."""
 
-    #: What to do about images of several sizes, for the error.
-    size_advice = "Give the option image_size to resize and crop all images to one size."
-
     @abstractmethod
     def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
         """Return the encoded image of a row, and what errors call it."""
@@ -71,7 +68,8 @@ class EncodedDataset(DomainDataset):
             if image.shape[:2] != self.image_size:
                 raise InputError(
                     f"{name} must be {self.image_size[0]}x{self.image_size[1]} as the first image is, "
-                    f"got {image.shape[0]}x{image.shape[1]}. {self.size_advice}"
+                    f"got {image.shape[0]}x{image.shape[1]}. Give the option image_size to resize and crop all "
+                    "images to one size (the layout of ImageNet-C does not have it)."
                 )
             images[position] = image
         return images
@@ -129,10 +127,6 @@ class ImageFiles(EncodedDataset):
         return self._listed[domain]
 
 
-class _PublishedFiles(ImageFiles):
-    size_advice = "Images of the layout of ImageNet-C are not resized."
-
-
 def is_imagenet_c(path: Path) -> bool:
     """Tell whether a folder holds corruptions with severities in them."""
     return path.is_dir() and bool(_severity_folders(path))
@@ -142,7 +136,7 @@ def read_imagenet_c(path: Path, *, classes: Classes | None = None) -> DomainData
     """Open a folder in the layout of ImageNet-C: corruption/severity/class/image, used as they are."""
     marker, folders = marked(path), _severity_folders(path)
     names = class_list(classes) or marker.classes or _class_folders(folders)
-    return _PublishedFiles(marker.title, folders, names, generated=marker.generated)
+    return ImageFiles(marker.title, folders, names, generated=marker.generated)
 
 
 def is_folder(path: Path) -> bool:

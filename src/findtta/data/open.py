@@ -11,7 +11,7 @@ from findtta.data import arrays, cifar, folders
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root
-from findtta.data.shapes import shapes
+from findtta.data.shapes import Shapes
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
 from findtta.images import Preprocessing
 
@@ -115,9 +115,10 @@ def load_as_is(
     **options: Any,
 ) -> DomainDataset:
     """Open a dataset like :func:`load`, but leave a clean set clean, with the single domain ``"clean"``."""
+    options = {name: value for name, value in options.items() if value is not None}
     if source == SHAPES:
-        _check_options("shapes", options, [*inspect.signature(shapes).parameters])
-        return shapes(**options)
+        _check_options("shapes", options, [*inspect.signature(Shapes).parameters])
+        return Shapes(**options)
     return read(_find(source, data_root(root)), preprocessing, **options)
 
 

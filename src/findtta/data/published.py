@@ -57,23 +57,14 @@ class PublishedSet:
 
     archives: Mapping[str, Archive]
     alias: str
-    classes: tuple[str, ...] = field(default=(), repr=False)
-
-
-def _catalogue() -> dict[str, PublishedSet]:
-    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {
-        name: PublishedSet(
-            {part: Archive(**archive) for part, archive in table["archives"].items()},
-            table["alias"],
-            tuple(table.get("classes", "").split()),
-        )
-        for name, table in tables.items()
-    }
+    classes: Sequence[str] = field(default=(), repr=False)
 
 
 #: The datasets of ``published.toml`` by name.
-PUBLISHED: Mapping[str, PublishedSet] = _catalogue()
+PUBLISHED: Mapping[str, PublishedSet] = {
+    name: PublishedSet(**{**table, "archives": {part: Archive(**one) for part, one in table["archives"].items()}})
+    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
+}
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -188,7 +179,7 @@ def _install(name: str, part: str, content: Path, folder: Path) -> None:
     hashes = before.details.get("md5", {}) if before else {}
     details: dict[str, Any] = {"md5": {**hashes, part: PUBLISHED[name].archives[part].md5}}
     if PUBLISHED[name].classes:
-        details["classes"] = list(PUBLISHED[name].classes)
+        details["classes"] = PUBLISHED[name].classes
     marker = Marker(name, "published", details)
     if before is None:
         write_marker(content, marker)
@@ -272,8 +263,6 @@ def _innermost(error: BaseException) -> str:
 
 def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
     """Unpack a tar archive into a new folder, and return it; members that point outside of it are refused."""
-    if not hasattr(tarfile, "data_filter"):
-        raise DownloadError("Archives are unpacked safely by Python 3.11.4 or later; this one is older.")
     size = archive.stat().st_size
     folder.mkdir(parents=True)
     require_room(folder, size, f"the content of {archive.name}")

@@ -78,11 +78,6 @@ def _normal_quantiles() -> NDArray[np.float32]:
 
 
 def _mix(state: Words) -> Words:
-    # Not in place: the first line may be handed an array of the caller's.
     state = (state ^ (state >> np.uint64(30))) * _FIRST
-    shifted = state >> np.uint64(27)
-    state ^= shifted
-    state *= _SECOND
-    np.right_shift(state, np.uint64(31), out=shifted)
-    state ^= shifted
-    return state
+    state = (state ^ (state >> np.uint64(27))) * _SECOND
+    return state ^ (state >> np.uint64(31))

@@ -24,11 +24,6 @@ SIDE = 32
 _DRAWN_AT_ONCE = 256  # keeps the intermediate maps in the cache
 
 
-def shapes(count: int = 10_000, *, seed: int = 0, split: Split = "test") -> Shapes:
-    """Return the shapes dataset; see :class:`Shapes`."""
-    return Shapes(count, seed, split)
-
-
 class Shapes(DomainDataset):
     """Ten shapes on 32x32 pixels, drawn by code when asked for, with the single domain ``"clean"``.
 
@@ -38,14 +33,11 @@ class Shapes(DomainDataset):
         split: ``"test"``, or ``"train"`` for images that no test set has.
     """
 
-    def __init__(self, count: int, seed: int, split: Split) -> None:
+    def __init__(self, count: int = 10_000, *, seed: int = 0, split: Split = "test") -> None:
         require_int("count", count)
         require_choice("split", split, "train", "test")
-        self.name = "shapes"
-        self.domains = (CLEAN,)
-        self.classes = tuple(_OUTLINES)
-        self.image_size = (SIDE, SIDE)
-        self.generated = True
+        self.name, self.domains, self.classes = "shapes", (CLEAN,), tuple(_OUTLINES)
+        self.image_size, self.generated = (SIDE, SIDE), True
         self.seed, self.split = seed, split
         self._labels = draw_labels(np.arange(count), seed, split)
 

@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from findtta.data.corruptions import corrupt
 from findtta.data.dataset import CLEAN, MAIN_CORRUPTIONS, SEVERITIES
 from findtta.data.randomness import sample_keys
-from findtta.data.shapes import shapes
+from findtta.data.shapes import Shapes
 from findtta.errors import FindTTAError
 from findtta.images import Pixels
 from findtta.models.card import Classifier
@@ -186,7 +186,7 @@ def _prediction(predictions: Predictions, row: int, labels: Sequence[str]) -> di
 
 def sample_images() -> list[dict[str, str]]:
     """Return the built-in samples: drawn shapes, each with ``name``, ``label`` and ``data`` (a PNG data URL)."""
-    dataset = shapes(SAMPLES)
+    dataset = Shapes(SAMPLES)
     labels = [dataset.classes[label] for label in dataset.labels()]
     images = dataset.images(CLEAN, np.arange(SAMPLES))
     return [

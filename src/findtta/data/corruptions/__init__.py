@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,16 +23,14 @@ __all__ = ["CORRUPTIONS", "TABLES", "corrupt"]
 
 #: The function of each corruption, which has its name. It takes uint8 images, the keys of their random numbers by
 #: purpose, and the constants of a severity.
-CORRUPTIONS: Mapping[str, Callable[..., Images]] = MappingProxyType(
-    {
-        name: getattr(family, name)
-        for name in ALL_CORRUPTIONS
-        for family in (noise, blur, weather, digital)
-        if hasattr(family, name)
-    }
-)
-#: The constants of ``constants.toml``: table to corruption to an entry per severity.
-TABLES: Mapping[str, Mapping[str, list[Any]]] = tomllib.loads(
+CORRUPTIONS: Mapping[str, Callable[..., Images]] = {
+    name: getattr(family, name)
+    for name in ALL_CORRUPTIONS
+    for family in (noise, blur, weather, digital)
+    if hasattr(family, name)
+}
+#: The constants of ``constants.toml``: table to corruption to the constants of each severity.
+TABLES: Mapping[str, Mapping[str, list[list[float]]]] = tomllib.loads(
     Path(__file__).with_name("constants.toml").read_text("utf-8")
 )
 #: Images whose shorter side is below this get the constants of CIFAR unless told otherwise.
@@ -94,7 +91,7 @@ def corrupt(
     rows = _checked_index(index, len(images))
     table = constants or ("cifar" if min(images.shape[1:3]) < IMAGENET_FROM else "imagenet")
     require_known("constants", table, TABLES)
-    numbers = constants_for(table, name, severity)
+    numbers = TABLES[table][name][severity - 1]
     corruption = CORRUPTIONS[name]
     result = np.empty(images.shape, np.uint8)
 
@@ -104,21 +101,12 @@ def corrupt(
 
     size = max(1, ELEMENTS_AT_ONCE // max(1, images[:1].size))
     parts = [slice(start, start + size) for start in range(0, len(images), size)]
-    workers = min(threads or torch.get_num_threads(), len(parts))
     # The first part goes before the threads start, so that tables all share are made only once.
-    shared = 1 if workers > 1 else len(parts)
-    for part in parts[:shared]:
+    for part in parts[:1]:
         work(part)
-    if workers > 1:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, parts[shared:]))  # the list brings up what a thread raised
+    with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
+        list(pool.map(work, parts[1:]))  # the list brings up what a thread raised
     return result
-
-
-def constants_for(table: str, name: str, severity: int) -> list[float]:
-    """Return the constants of one corruption at one severity, as a list also where there is only one."""
-    constants = TABLES[table][name][severity - 1]
-    return constants if isinstance(constants, list) else [constants]
 
 
 def _check_images(images: object) -> None:

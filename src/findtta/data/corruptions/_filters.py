@@ -7,6 +7,7 @@ the one matrix product here is of numbers chosen such that every partial sum is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -28,16 +29,6 @@ def to_bytes(unit: NDArray[Any]) -> NDArray[np.uint8]:
     return (np.clip(unit, 0, 1) * 255).astype(np.uint8)
 
 
-def bordered(size: int, margin: int, border: str) -> Indices:
-    """Return the positions on a side of ``size`` pixels, continued by ``margin`` at both ends.
-
-    The border is a mode of ``np.pad``: ``"edge"`` (aa|abc|cc), ``"reflect"`` (cb|abc|ba) or ``"symmetric"``
-    (ba|abc|cb).
-    """
-    positions: Indices = np.pad(np.arange(size), margin, border)  # type: ignore[call-overload]
-    return positions
-
-
 def into_range(positions: NDArray[np.integer[Any]], size: int, border: str) -> Indices:
     """Map positions outside [0, size) to the pixel that stands there with border "reflect" or "symmetric"."""
     if border == "reflect":
@@ -49,10 +40,9 @@ def into_range(positions: NDArray[np.integer[Any]], size: int, border: str) -> I
 
 
 def padded(images: NDArray[Scalar], margin_y: int, margin_x: int, border: str) -> NDArray[Scalar]:
-    """Continue images, (n, height, width, ...), beyond all four borders."""
-    _, height, width = images.shape[:3]
-    rows, columns = bordered(height, margin_y, border), bordered(width, margin_x, border)
-    return images.take(rows, axis=1).take(columns, axis=2)
+    """Continue images, (n, height, width, ...), beyond all four borders, in a mode of ``np.pad``."""
+    margins = ((0, 0), (margin_y, margin_y), (margin_x, margin_x), *((0, 0),) * (images.ndim - 3))
+    return np.pad(images, margins, border)  # type: ignore[call-overload]
 
 
 def crops(
@@ -64,39 +54,26 @@ def crops(
     return windows[which, top, left]
 
 
-@lru_cache(maxsize=64)
 def gaussian_weights(sigma: float, truncate: float) -> NDArray[np.float64]:
     """Return the weights of a Gaussian cut off at ``truncate`` sigmas, with sum 1."""
     radius = int(truncate * sigma + 0.5)
-    if radius == 0:
-        return np.ones(1)
     weights = np.exp(-0.5 / sigma**2 * np.arange(-radius, radius + 1) ** 2)
-    weights /= weights.sum()
-    weights.flags.writeable = False
-    return weights
+    return weights / weights.sum()
 
 
-def gaussian_filter(images: Floats, sigma: float, *, truncate: float = 4.0, border: str = "edge") -> Floats:
+def gaussian_filter(images: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
     """Smooth images, (n, height, width, ...), by a Gaussian; the mirrored taps are added before weighting."""
-    weights = gaussian_weights(sigma, truncate)
+    weights = gaussian_weights(sigma, truncate=4)
     radius = len(weights) // 2
-    if radius == 0:
-        return images
     for axis in (1, 2):
-        size = images.shape[axis]
-        source = images.take(bordered(size, radius, border), axis=axis)
-
-        def shifted(offset: int, source: Floats = source, axis: int = axis, size: int = size) -> Floats:
-            window = slice(radius + offset, radius + offset + size)
-            return source[:, window] if axis == 1 else source[:, :, window]
-
-        total = shifted(0) * float(weights[radius])  # a Python float keeps float32 as it is
-        pair = np.empty_like(total)
+        lines = np.moveaxis(images, axis, 0)
+        size = len(lines)
+        source = lines[np.arange(-radius, size + radius).clip(0, size - 1)]
+        total = source[radius : radius + size] * weights[radius]
         for offset in range(radius, 0, -1):
-            np.add(shifted(-offset), shifted(offset), out=pair)
-            pair *= float(weights[radius + offset])
-            total += pair
-        images = total
+            pair = source[radius - offset :][:size] + source[radius + offset :][:size]
+            total += pair * weights[radius + offset]
+        images = np.moveaxis(total, 0, axis)
     return images
 
 
@@ -147,31 +124,23 @@ def motion_blur(images: Floats, radius: float, sigma: float, degrees: Floats) ->
     return total
 
 
-def zoom_taps(size: int, factor: float) -> tuple[Indices, Indices, NDArray[np.float64]]:
-    """How one side is magnified about its middle: for each pixel the two to mix and the part of the second.
-
-    The middle ``ceil(size / factor)`` pixels are stretched end to end over ``factor`` times as many, of which
-    the middle ``size`` are kept.
-    """
-    crop = int(np.ceil(size / factor))
-    stretched = round(crop * factor)
-    kept = (stretched - size) // 2 + np.arange(size)
-    position = kept * ((crop - 1) / (stretched - 1))
-    low = np.minimum(np.floor(position).astype(np.intp), crop - 1)
-    start = (size - crop) // 2
-    return start + low, start + np.minimum(low + 1, crop - 1), position - low
-
-
 def clipped_zoom(images: Floats, factor: float) -> Floats:
-    """Magnify the middle of float images, (height, width, ...), to their own size, by linear interpolation."""
+    """Magnify the middle of float images, (height, width, ...), to their own size, by linear interpolation.
+
+    The middle ``ceil(size / factor)`` pixels of a side are stretched end to end over ``factor`` times as many, of
+    which the middle ``size`` are kept.
+    """
     for axis in (0, 1):
-        low, high, part = zoom_taps(images.shape[axis], factor)
-        part = part.reshape(-1, *[1] * (images.ndim - 1 - axis))
-        further = images.take(high, axis=axis)
-        images = images.take(low, axis=axis)
-        further -= images
-        further *= part
-        images += further
+        size = images.shape[axis]
+        crop = int(np.ceil(size / factor))
+        stretched = round(crop * factor)
+        position = ((stretched - size) // 2 + np.arange(size)) * ((crop - 1) / (stretched - 1))
+        low = np.minimum(np.floor(position).astype(np.intp), crop - 1)
+        part = (position - low).reshape(-1, *[1] * (images.ndim - 1 - axis))
+        start = (size - crop) // 2
+        further = images.take(start + np.minimum(low + 1, crop - 1), axis=axis)
+        images = images.take(start + low, axis=axis)
+        images += (further - images) * part
     return images
 
 
@@ -185,6 +154,13 @@ def sample_bilinear(images: Floats, y: Floats, x: Floats, border: str) -> Floats
     rows = [first + into_range(top + step, height, border) * width for step in (0, 1)]
     columns = [into_range(left + step, width, border) for step in (0, 1)]
     pixels = images.reshape(-1, channels)
+    return mixed(pixels, rows, columns, part_y, part_x)
+
+
+def mixed(
+    pixels: Floats, rows: Sequence[Indices], columns: Sequence[Indices], part_y: Floats, part_x: Floats
+) -> Floats:
+    """Interpolate between the pixels, counted in a flat array, of two rows each and two columns each."""
     upper = pixels.take(rows[0] + columns[0], axis=0)
     upper += (pixels.take(rows[0] + columns[1], axis=0) - upper) * part_x
     lower = pixels.take(rows[1] + columns[0], axis=0)
@@ -200,7 +176,7 @@ def smoothing_matrix(size: int, sigma: float, truncate: float) -> NDArray[np.flo
     """A Gaussian filter with symmetric borders as a matrix, (size, size), on a grid of 2**-28."""
     weights = gaussian_weights(sigma, truncate)
     radius = len(weights) // 2
-    sources = bordered(size, radius, "symmetric")
+    sources = np.pad(np.arange(size), radius, "symmetric")
     matrix = np.zeros((size, size))
     for offset, weight in enumerate(weights):
         matrix[np.arange(size), sources[offset : offset + size]] += weight
@@ -220,34 +196,3 @@ def smooth_field(fields: NDArray[np.float32], sigma: float, truncate: float) -> 
     down = np.rint(down * 2.0**23) / 2.0**23
     across: NDArray[np.float64] = down @ smoothing_matrix(width, sigma, truncate).T
     return across
-
-
-@lru_cache(maxsize=64)
-def box_taps(size: int, target: int) -> tuple[Indices, NDArray[np.int32]]:
-    """Which pixels a box filter averages, and their weights in 2**-22, both of shape (taps, target)."""
-    scale = size / target
-    support = 0.5 * max(scale, 1.0)
-    center = (np.arange(target) + 0.5) * scale
-    start = np.maximum((center - support + 0.5).astype(np.intp), 0)
-    stop = np.minimum((center + support + 0.5).astype(np.intp), size)
-    taps = np.arange((stop - start).max())[:, None]
-    distance = (start + taps - center + 0.5) / max(scale, 1.0)
-    covered = (start + taps < stop) & (distance > -0.5) & (distance <= 0.5)
-    weights = covered / covered.sum(0)
-    return np.minimum(start + taps, size - 1), (weights * 2**22 + 0.5).astype(np.int32)
-
-
-def box_resize(images: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Resize images, (n, height, width, channels), by box averages in Pillow's integer arithmetic."""
-    for axis, target in ((2, width), (1, height)):
-        if images.shape[axis] == target:
-            continue
-        sources, weights = box_taps(images.shape[axis], target)
-        total: NDArray[np.int32] | None = None
-        for source, weight in zip(sources, weights, strict=True):
-            part = images.take(source, axis=axis).astype(np.int32)
-            part *= weight.reshape(-1, *[1] * (3 - axis))
-            total = part if total is None else np.add(total, part, out=total)
-        assert total is not None
-        images = ((total + 2**21) >> 22).clip(0, 255).astype(np.uint8)
-    return images

@@ -99,8 +99,11 @@ def affine_sources(
 def pixelate(images: Images, _: Keys, scale: float) -> Images:
     """Shrink and enlarge by box averages."""
     height, width = images.shape[1:3]
-    small = filters.box_resize(images, int(height * scale), int(width * scale))
-    return filters.box_resize(small, height, width)
+    result = np.empty_like(images)
+    for image, out in zip(images, result, strict=True):
+        small = Image.fromarray(image).resize((int(width * scale), int(height * scale)), Image.Resampling.BOX)
+        out[:] = small.resize((width, height), Image.Resampling.BOX)
+    return result
 
 
 def jpeg_compression(images: Images, _: Keys, quality: float) -> Images:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.data import randomness
+from findtta.data.corruptions._filters import mixed
 from findtta.data.dataset import Images
 
 Field = NDArray[np.float32]
@@ -52,28 +53,19 @@ def _textures(side: int, spacing: int) -> Images:
 def texture(kind: int, side: int, spacing: int) -> Images:
     """Return one texture, (side, side, 3)."""
     ice = KINDS[kind]
-    feathers, grain, patches, slope, strength = components(kind, side, spacing)
-    fine = np.float32(ice["feathers"] ** 0.5) * feathers + np.float32(ice["grain"] ** 0.5) * grain
-    fine *= 1 + np.float32(ice["unevenness"]) * strength
-    mixed = fine + np.float32(ice["patches"] ** 0.5) * patches + np.float32(ice["slope"] ** 0.5) * slope
-    brightness = np.interp(mixed, np.quantile(mixed, QUANTILES), ice["levels"])[..., None]
-    start, gain = np.array(ice["tint"]).T
-    return np.clip(start + gain * brightness, 0, 255).astype(np.uint8)
-
-
-def components(kind: int, side: int, spacing: int) -> tuple[Field, ...]:
-    """Return feathers, grain, patches, slope and strength, (side, side) each, of mean 0 and variance 1."""
     line = (spacing * np.arange(side) + spacing // 2).astype(np.float32)
     y, x = np.meshgrid(line, line, indexing="ij")
-    return (
-        _standard(_feathers(kind, y, x)),
-        _standard(_noise(kind, "grain", y, x, (3, 3))),
-        _standard(
-            _noise(kind, "patches", y, x, (40, 40)) + np.float32(0.5) * _noise(kind, "lumps", y, x, (15, 15))
-        ),
-        _standard(_noise(kind, "slope", y, x, (250, 250))),
-        _standard(_noise(kind, "strength", y, x, (180, 180))),
-    )
+
+    def noise(what: str, cell: int) -> Field:
+        return _noise(kind, what, y, x, (cell, cell))
+
+    fine = _share(ice["feathers"], _feathers(kind, y, x)) + _share(ice["grain"], noise("grain", 3))
+    fine *= 1 + np.float32(ice["unevenness"]) * _standard(noise("strength", 180))
+    patches = _share(ice["patches"], noise("patches", 40) + np.float32(0.5) * noise("lumps", 15))
+    mixture = fine + patches + _share(ice["slope"], noise("slope", 250))
+    brightness = np.interp(mixture, np.quantile(mixture, QUANTILES), ice["levels"])[..., None]
+    start, gain = np.array(ice["tint"]).T
+    return np.clip(start + gain * brightness, 0, 255).astype(np.uint8)
 
 
 def _feathers(kind: int, y: Field, x: Field) -> Field:
@@ -110,17 +102,11 @@ def _around_germs(kind: int, y: Field, x: Field) -> tuple[Field, Field]:
 
 def _noise(kind: int, what: str, y: Field, x: Field, cell: tuple[int, int]) -> Field:
     """Smooth noise in [-1, 1] with one random value per cell of a height and width."""
-    table = _lattice(kind, what)
     y, x = y / np.float32(cell[0]), x / np.float32(cell[1])
     floor_y, floor_x = np.floor(y), np.floor(x)
-    part_y, part_x = _eased(y - floor_y), _eased(x - floor_x)
-    top, left = floor_y.astype(np.intp) % LATTICE * LATTICE, floor_x.astype(np.intp) % LATTICE
-    below, right = (top + LATTICE) % (LATTICE * LATTICE), (left + 1) % LATTICE
-    upper = table.take(top + left)
-    upper += part_x * (table.take(top + right) - upper)
-    lower = table.take(below + left)
-    lower += part_x * (table.take(below + right) - lower)
-    return upper + part_y * (lower - upper)
+    rows = [(floor_y.astype(np.intp) + step) % LATTICE * LATTICE for step in (0, 1)]
+    columns = [(floor_x.astype(np.intp) + step) % LATTICE for step in (0, 1)]
+    return mixed(_lattice(kind, what), rows, columns, _eased(y - floor_y), _eased(x - floor_x))
 
 
 def _eased(part: Field) -> Field:
@@ -130,6 +116,10 @@ def _eased(part: Field) -> Field:
 def _lattice(kind: int, what: str) -> Field:
     keys = randomness.sample_keys(0, np.array([kind]), "ice", what)
     return 2 * randomness.uniform(keys, LATTICE * LATTICE)[0] - 1
+
+
+def _share(variance: float, field: Field) -> Field:
+    return np.float32(variance**0.5) * _standard(field)
 
 
 def _standard(field: Field) -> Field:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -189,16 +190,14 @@ def distance_to(marked: NDArray[np.bool_]) -> NDArray[np.float64]:
     _, height, width = marked.shape
     distance = np.where(marked, 0.0, FAR)
     moves = [
-        (turned_y, turned_x, length)
-        for (y, x), length in STEP_LENGTHS.items()
-        for turned_y, turned_x in {
-            (sy * a, sx * b) for a, b in ((y, x), (x, y)) for sy in (1, -1) for sx in (1, -1)
-        }
+        (y, x, STEP_LENGTHS[lengths])
+        for y, x in product(range(-2, 3), repeat=2)
+        if (lengths := (min(abs(y), abs(x)), max(abs(y), abs(x)))) in STEP_LENGTHS
     ]
     while True:
         wide = np.pad(distance, ((0, 0), (2, 2), (2, 2)), constant_values=FAR)
         nearer = distance.copy()
-        for y, x, length in sorted(moves):
+        for y, x, length in moves:
             np.minimum(nearer, wide[:, 2 + y : 2 + y + height, 2 + x : 2 + x + width] + length, out=nearer)
         if np.array_equal(nearer, distance):
             return distance
