@@ -346,6 +346,12 @@ def test_archives_cannot_write_elsewhere(tmp_path, kind):
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["evil.tar", "to"]
 
 
+def test_a_python_that_cannot_unpack_safely_does_not_unpack(tmp_path, monkeypatch):
+    monkeypatch.delattr(tarfile, "data_filter")
+    with pytest.raises(DownloadError, match=r"Python 3\.11\.4"):
+        extract(tmp_path / "any.tar", tmp_path / "to")
+
+
 def test_damaged_archives_leave_nothing(tmp_path, catalogue):
     whole = cifar_c_archive(tmp_path)
     for damaged in (whole[: len(whole) // 3], b"not a tar archive", tar_bytes({"x/readme": b"nothing else"})):

@@ -263,6 +263,8 @@ def _innermost(error: BaseException) -> str:
 
 def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
     """Unpack a tar archive into a new folder, and return it; members that point outside of it are refused."""
+    if not hasattr(tarfile, "data_filter"):
+        raise DownloadError("Archives are unpacked safely by Python 3.11.4 or later; this one is older.")
     size = archive.stat().st_size
     folder.mkdir(parents=True)
     require_room(folder, size, f"the content of {archive.name}")
