@@ -1,7 +1,5 @@
 """The gate to optional dependencies: each belongs to an extra of the package, and is imported when first used."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import Any

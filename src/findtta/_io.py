@@ -1,7 +1,5 @@
 """Files: written whole or not at all, JSON without NaN, and the one writer of Parquet."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Processes and cores: the environment that processes start with, and how many threads each gets."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

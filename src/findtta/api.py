@@ -1,7 +1,5 @@
 """The two functions of the library: adapt a model, and get the source model back."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

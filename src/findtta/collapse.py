@@ -6,8 +6,6 @@ model's device, show both; they are read only on request. A stream that really h
 long time looks the same.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

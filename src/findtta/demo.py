@@ -3,8 +3,6 @@
 Everything comes with the package: drawn shapes, their corruptions and a model trained on clean ones.
 """
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Mapping

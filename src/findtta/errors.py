@@ -1,7 +1,5 @@
 """The one error family: every message names the argument, what was expected, what came and the fix."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

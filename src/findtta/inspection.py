@@ -1,7 +1,5 @@
 """Inspecting a model before it is adapted: which layers it has, and what looks wrong."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 An option is a dataclass field that carries its meaning, from which method pages and command-line flags are made.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -4,8 +4,6 @@ A third-party package adds a method with an entry point in the group ``findtta.m
 value names a subclass of :class:`findtta.Adapted`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Mapping

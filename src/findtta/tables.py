@@ -1,7 +1,5 @@
 """Tables: one model for comparisons of runs, tables of the paper and reports, and the formats it is written in."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

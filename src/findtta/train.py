@@ -1,7 +1,5 @@
 """Training of the source models of the benchmark: one recipe, and training that a kill only pauses."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import asdict, dataclass, replace

@@ -4,8 +4,6 @@ The variance of the batch is biased, as in BatchNorm itself; ``variance="unbiase
 the TTAB toolkit, which reads the batch's variance from a running buffer.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """What every method has in common: the module that stands in for the user's model."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -9,8 +9,6 @@ Differences from the authors: the margins scale with the number of classes, as t
 dimension are adapted; an image that is not square stays as it is.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -10,8 +10,6 @@ comparison (``margins="ttab"``) are those of ImageNet for every dataset; on ten 
 nothing after the first batch. ``margins="dataset"`` scales them with the number of classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

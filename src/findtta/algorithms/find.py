@@ -9,8 +9,6 @@ contribute (none, instance, random), or a function of your own. See find-partiti
 The clusterings compute on the CPU, so that a GPU waits for them in every layer, and cannot be exported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -13,8 +13,6 @@ Like FIND it keeps nothing between batches, needs no gradients, and can be expor
 inputs continuously, so that runtimes agree on them. See docs/beyond-find.md for how it was developed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

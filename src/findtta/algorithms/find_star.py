@@ -6,8 +6,6 @@ use the statistics of the whole batch in place of a group's. The selection is ne
 by :meth:`FINDStar.reset`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ into a model that was trained with BatchNorm (they train with it), and an input 
 positions, which their layer refuses, is normalised with the base statistics.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

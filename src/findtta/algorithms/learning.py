@@ -6,8 +6,6 @@ optimizer that lives as long as the stream. A method says how it learns from one
 given, a safe optimizer step, reset, saving.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -8,8 +8,6 @@ The stored items are ordered by class and then by time of arrival; :meth:`Memory
 this order, and the papers' rules scan them in it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping, Sequence

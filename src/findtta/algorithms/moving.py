@@ -4,8 +4,6 @@ A layer in learning mode proposes new statistics; they are taken over once the u
 has succeeded, and dropped otherwise, so a batch that cannot be learned from leaves no trace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

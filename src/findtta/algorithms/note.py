@@ -7,8 +7,6 @@ updates once per batch of any size instead, as TTAB does. Differences from the a
 are swapped into a model trained with BatchNorm, and a last batch that is short is used as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -9,8 +9,6 @@ Differences from the authors: BatchNorm layers of every dimension are replaced, 
 only if the step that they belong to was taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

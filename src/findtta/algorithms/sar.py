@@ -10,8 +10,6 @@ recovery repeats for some batches); a batch in which nothing is selected takes n
 (``momentum_on_empty`` lets the momentum carry on); BatchNorm layers of every dimension are adapted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Source: the model as it was trained, frozen. The baseline of every comparison."""
 
-from __future__ import annotations
-
 from findtta.algorithms.base import Adapted
 
 

@@ -1,7 +1,5 @@
 """TBN: normalise with the statistics of the test batch (also known as BN adaptation or Norm)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -8,8 +8,6 @@ jitter in random order, edge padding, a random affine map, Gaussian blur, centre
 :func:`draw_augmentation` draws, :func:`augment` computes. Images are RGB or grey, in [0, 1].
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

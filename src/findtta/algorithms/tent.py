@@ -3,8 +3,6 @@
 Difference from the authors: BatchNorm layers of every dimension are adapted, not only 2-D ones.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from findtta.algorithms.learning import GradientAdapted

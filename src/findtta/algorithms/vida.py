@@ -14,8 +14,6 @@ Inputs are taken to be images in [0, 1] that the model normalises itself; for in
 normalised already, give ``mean`` and ``std``, so that they are augmented as images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -4,8 +4,6 @@ A table has one choice of ``FIELDS`` as rows and another as columns, and all its
 title says; so runs that cannot be compared are never in one table. Cells are means over seeds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """What a method costs: peak memory of a run, and time compared between models."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """Evaluating one method on one stream: accuracy, calibration, cost, and what the adapted layers did."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 import time

@@ -1,7 +1,5 @@
 """Executing runs; what is stored is not computed again, the rest goes to an executor and is stored."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Everything about a run but its seed is one of the ``FIELDS``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

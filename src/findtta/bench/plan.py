@@ -1,7 +1,5 @@
 """Planning a run: opens model, data and stream, and gives the run its identity."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """What a run gave: a JSON document, whether it is complete, and a flat row of it for other tools."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.resources
 import json

@@ -1,7 +1,5 @@
 """What a run is asked to be: one method, one model, one stream of one dataset."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A folder of results: one JSON file per run, which appears whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

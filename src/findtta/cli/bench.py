@@ -1,7 +1,5 @@
 """``findtta bench``: evaluate a grid of methods, streams, datasets, models and seeds; it can be interrupted."""
 
-from __future__ import annotations
-
 import argparse
 
 from findtta.bench.comparison import compare

@@ -1,7 +1,5 @@
 """``findtta data``: download published datasets, generate corrupted ones, and look at them."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``findtta demo``: compare eight methods on three streams of corrupted images, in about a minute."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

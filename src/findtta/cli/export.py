@@ -1,7 +1,5 @@
 """Write an adapted model as an ONNX or torch.export file, and check the file against the model."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

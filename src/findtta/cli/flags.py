@@ -1,7 +1,5 @@
 """Command-line flags made from option dataclasses: one spelling, one meaning and one default for each option."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import types

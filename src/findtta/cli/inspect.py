@@ -1,7 +1,5 @@
 """Show which layers of a model can be adapted, and what looks wrong with them or with its inputs."""
 
-from __future__ import annotations
-
 import argparse
 
 import torch

@@ -1,7 +1,5 @@
 """Entry point of the ``findtta`` command: one subcommand per module, imported when it is called."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

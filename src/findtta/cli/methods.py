@@ -1,7 +1,5 @@
 """List the methods, or show one with its options and citation."""
 
-from __future__ import annotations
-
 import argparse
 
 from findtta.registry import describe, load_method, methods

@@ -1,7 +1,5 @@
 """``findtta models``: list architectures and shipped models, or show one and check its clean accuracy."""
 
-from __future__ import annotations
-
 import argparse
 
 from findtta.cli.flags import add_flags, given

@@ -1,7 +1,5 @@
 """Printing: text that the terminal may not have all characters for, JSON, and progress bars."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

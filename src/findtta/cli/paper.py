@@ -1,7 +1,5 @@
 """``findtta paper``: run tables and figures of the paper again, with its numbers beside ours."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """``findtta predict``: predictions for a folder of images, a list of paths or Parquet files."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

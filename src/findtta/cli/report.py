@@ -1,7 +1,5 @@
 """``findtta report``: write stored results as one HTML page that opens without a network."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

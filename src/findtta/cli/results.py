@@ -1,7 +1,5 @@
 """``findtta results``: list, compare, show or export stored results."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -1,7 +1,5 @@
 """``findtta run``: evaluate one method on one stream, and store the result."""
 
-from __future__ import annotations
-
 import argparse
 
 from findtta.bench.execute import schedule

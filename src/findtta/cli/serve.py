@@ -1,7 +1,5 @@
 """Serve predictions over HTTP, in mixed batches."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

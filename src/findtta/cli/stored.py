@@ -1,7 +1,5 @@
 """Arguments that name the folder of results and choose among them, and reading what they choose."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

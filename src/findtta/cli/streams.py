@@ -1,7 +1,5 @@
 """``findtta streams show``: which domains each batch of a stream has."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``findtta train``: train a source model with the recipe of the shipped models; a kill only pauses it."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ The images of the split asked for are kept in memory as bytes: 31 MB for the tes
 training images.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

@@ -1,7 +1,5 @@
 """A contact sheet of a dataset: the same few images in every domain, side by side."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

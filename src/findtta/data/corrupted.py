@@ -7,8 +7,6 @@ was generated, how, and which severities are complete; so a run that is stopped,
 same command.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

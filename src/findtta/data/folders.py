@@ -1,7 +1,5 @@
 """Datasets whose images are files: domain/class/image, class/image, and the layout of ImageNet-C."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping

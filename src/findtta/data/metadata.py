@@ -1,7 +1,5 @@
 """What readers of datasets share: labels, names of classes, the marker file of a folder, errors about files."""
 
-from __future__ import annotations
-
 import json
 import re
 import tarfile

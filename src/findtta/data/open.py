@@ -1,7 +1,5 @@
 """``load``: from a name or a path to a dataset."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

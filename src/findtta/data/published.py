@@ -3,8 +3,6 @@
 What arrives is complete and as published, or nothing arrives.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -5,8 +5,6 @@ order, in what batches or by how many workers samples are made. The hash is Spli
 Flood, 2014), written out here so that no release of another library can change the data.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from functools import cache

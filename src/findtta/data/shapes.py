@@ -5,8 +5,6 @@ colours, texture, background, lighting and occlusion vary and say nothing about 
 (negative inside), which gives smooth edges at any pose; every image is a pure function of (seed, split, index).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

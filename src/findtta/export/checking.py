@@ -6,8 +6,6 @@ with the file's choice of neighbours the model must give the file's logits, and 
 the most similar sample up to rounding.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

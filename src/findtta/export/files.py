@@ -1,7 +1,5 @@
 """Writing exported files: traced, described, checked, and only then put in place."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

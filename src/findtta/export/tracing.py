@@ -1,7 +1,5 @@
 """From an adapted model to a fixed graph: ``torch.export`` with a free batch size."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

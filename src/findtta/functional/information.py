@@ -5,8 +5,6 @@ Both measures of agreement favour many small groups, which are pure by chance: c
 groups of the same sizes before reading anything into them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

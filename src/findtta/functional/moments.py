@@ -7,8 +7,6 @@ A sample with a NaN, an Inf or values too large to square is *poisoned*: its mom
 they are left out of every statistic that another sample uses.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Blending of statistics and the normalisation itself (equations 5 to 7)."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -5,8 +5,6 @@ by such pointers form a group (equations 2 and 3; the rule ``a_i = a_j`` of equa
 that the pointers do not already imply).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

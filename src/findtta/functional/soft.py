@@ -4,8 +4,6 @@ Everything is in units of the source (see :func:`in_source_units`): means are sh
 source standard deviations, and variances are multiples of the source's.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -4,8 +4,6 @@ Every library has a class of its own for it, under other names, with or without 
 recognised by the tensors it holds, and believed only after it was seen to normalise with them.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

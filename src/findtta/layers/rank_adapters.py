@@ -4,8 +4,6 @@ A branch maps the input down to few channels and up to the host's output, and is
 upward map starts at zero, so a model with branches starts as the model without.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

@@ -5,8 +5,6 @@ fresh from a convolution or a linear layer and nothing else reads it, that memor
 symbolic trace of the model proves it; a model that cannot be traced simply does not gain.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect

@@ -1,7 +1,5 @@
 """A module in the place of another, with the attributes and the state dict keys of the one it replaced."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, ClassVar, Self
 

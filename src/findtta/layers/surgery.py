@@ -1,7 +1,5 @@
 """Finding the BatchNorm layers of a model, replacing them, and putting them back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The accuracy of a model on clean images, against what its card says: a wrong normalization shows here."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The one opener of models: whatever a user names becomes a model that takes RGB in [0, 1] and says its input."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.util

@@ -5,8 +5,6 @@ test-time adaptation benchmark the paper uses (26 and 50) switch to bottlenecks 
 "ResNet-50" is a thin network of 0.78 million parameters, and their classifier has no bias.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import Tensor, nn

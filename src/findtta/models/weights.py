@@ -1,7 +1,5 @@
 """Reading and writing weights: safely, and with errors that say what a file really is."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The architectures that can be named, the shipped weights, and building a model with fresh weights."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Printed tables of accuracies run again: each cell is a method in a stream of a dataset."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

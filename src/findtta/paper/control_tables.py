@@ -1,7 +1,5 @@
 """Controls that the paper lacks: groups where there are none, other groupings, and streams without corruptions."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The tables of time and memory: all methods (Table 4), and FIND with other clusterings (Table 3)."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

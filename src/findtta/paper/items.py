@@ -3,8 +3,6 @@
 An item never computes anything itself: ``gather`` does, through a store, so that nothing is computed twice.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.resources

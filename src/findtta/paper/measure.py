@@ -3,8 +3,6 @@
 Each is a function of a planned run and its settings that returns plain values; ``MEASUREMENTS`` has them by name.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import functools

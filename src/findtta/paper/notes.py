@@ -1,7 +1,5 @@
 """What a reader must know of our numbers: where the setting differs from the paper's, and what they come from."""
 
-from __future__ import annotations
-
 import importlib.resources
 import tomllib
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Figures of accuracy against a setting: alpha, threshold, batch size, number of domains, stream."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

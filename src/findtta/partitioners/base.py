@@ -1,7 +1,5 @@
 """What every partitioner has in common, the list of all of them, and how a name or a function becomes one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name

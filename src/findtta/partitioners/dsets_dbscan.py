@@ -4,8 +4,6 @@ Unlike in the authors' code a sample keeps the first group it gets, and one that
 dense does not bring its neighbours along.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 All but ``random`` run on the device and can be part of a fixed graph.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

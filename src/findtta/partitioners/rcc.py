@@ -7,8 +7,6 @@ The paper calls this row of its table RccCluster, which is the name of an implem
 algorithm, but cites another one (recursive consensus clustering). This is the first of the two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The clusterings of scikit-learn that the paper compares LFD with, with length scales taken from the batch."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From parts of the input to batches of pixels, and from these to predictions: in this process, or on Ray."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

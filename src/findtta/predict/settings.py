@@ -1,7 +1,5 @@
 """Settings of batch prediction: what determines the predictions, and where they are computed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

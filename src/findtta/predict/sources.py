@@ -1,7 +1,5 @@
 """Where images come from: a folder, a list of paths, or Parquet files."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -3,8 +3,6 @@
 Here is what the page says; how it looks is up to the template, the style sheet and the script beside this module.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.resources

@@ -3,8 +3,6 @@
 It is an ASGI app that any web server can run; where the model runs is the business of ``Engine``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac

@@ -1,7 +1,5 @@
 """Requests of many clients become batches: none is lost, none gets another's result, and the queue is bounded."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence

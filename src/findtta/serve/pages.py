@@ -1,7 +1,5 @@
 """What browsers see: the page at ``/``, its comparison of source model and method, and the list of endpoints."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import dataclasses

@@ -1,7 +1,5 @@
 """From the body of a request to images: whatever a client sends is read, or refused with an HTTP status."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

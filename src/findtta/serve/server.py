@@ -5,8 +5,6 @@ one call to Ray carries a whole batch, and one place sees all requests, which bo
 batches as mixed as they can be.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

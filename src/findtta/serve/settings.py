@@ -1,7 +1,5 @@
 """Settings of the prediction server: the model, the method, how batches are formed, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

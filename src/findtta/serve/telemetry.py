@@ -1,7 +1,5 @@
 """Metrics of a running server, in Prometheus' format."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """What all scenarios share: the order they give, and how they draw and cut."""
 
-from __future__ import annotations
-
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

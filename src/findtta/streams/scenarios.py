@@ -1,7 +1,5 @@
 """Scenarios: the ways in which samples of several domains arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

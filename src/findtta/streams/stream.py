@@ -1,7 +1,5 @@
 """A stream as data: every sample in its place, and where batches end; making it, keeping it, summarizing it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

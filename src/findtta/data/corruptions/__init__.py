@@ -1,7 +1,5 @@
 """Corruptions of images: the fifteen of the benchmark and four more, at five severities."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ arrays in a fixed order, not matrix products, because a BLAS may sum in another 
 the one matrix product here is of numbers chosen such that every partial sum is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Blur: gaussian, defocus, glass, motion and zoom."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

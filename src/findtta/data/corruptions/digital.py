@@ -1,7 +1,5 @@
 """Digital: brightness, contrast, saturation, elastic deformation, pixels and JPEG."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -5,8 +5,6 @@ barbs of its own; over them lie finer grain, patches and a slow change across th
 the distribution of brightness and the tint follow statistics of the frost in the benchmark's own output.
 """
 
-from __future__ import annotations
-
 import tomllib
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Noise: gaussian, shot, impulse and speckle."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import lgamma
 

@@ -1,7 +1,5 @@
 """Weather: snow, frost, fog, and spatter: drops of water, or of mud, on the lens."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

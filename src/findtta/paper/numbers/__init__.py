@@ -5,8 +5,6 @@ printed. Those of the Wild and of the life-long stream belong together: ``"wild"
 name them side by side.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.resources
