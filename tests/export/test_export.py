@@ -250,7 +250,7 @@ def test_a_model_that_torch_cannot_trace():
             return self.bn(x) if x.sum() > 0 else x
 
     with pytest.raises(export.ExportError, match=r"torch\.export cannot trace the model: ."):
-        export.program(findtta.adapt(filled(Branches())), images(2))
+        export.program(findtta.adapt(filled(Branches())), images(2) + 9)
 
 
 def test_wrong_batches_are_refused(find_file):
