@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -34,6 +36,19 @@ def test_predictions_are_those_of_the_adapted_model(method):
     assert (found.last_groups >= 0).all() == (method in ("find", "find-star"))
     assert np.isfinite(found.sample_drift).all()
     assert predictor.labels[0] == "disc"
+
+
+@pytest.mark.parametrize("method", ["source", "find", "find-soft"])
+def test_threads_get_the_groups_and_the_drift_of_their_own_images(method):
+    predictor = predictor_of(tiny(), method, image_size=32)
+    batches = [np.roll(IMAGES, index, 1)[: 3 + index % 9] for index in range(80)]
+    alone = [predictor(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(predictor, batches, timeout=120))
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one.probabilities, other.probabilities)
+        assert np.array_equal(one.groups, other.groups)
+        assert np.array_equal(one.drift, other.drift, equal_nan=True)
 
 
 def test_options_reach_the_method_and_the_model_is_not_changed():
