@@ -23,8 +23,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import aiohttp
 import numpy as np
@@ -37,7 +38,7 @@ from findtta._processes import environment
 from findtta._ray import first_line
 from findtta.cli.flags import add_flags, given
 from findtta.errors import FindTTAError, InputError, OptionError
-from findtta.options import Options, option, require_int
+from findtta.options import Count, Fraction, Options, Positive, Seed, option, require_int
 from findtta.serve.engine import APP_NAME, DEPLOYMENT_NAME
 from findtta.tables import render
 
@@ -56,34 +57,32 @@ class LoadOptions(Options):
 
     url: str = option("http://127.0.0.1:8000", "URL of the server", metavar="URL")
     api_key: str | None = option(None, "key to send, if the server requires one", shown=f"${_KEY_VARIABLE}")
-    requests: int = option(1000, "number of requests")
-    rate: float = option(50.0, "requests per second that arrive on average, whether responses come or not")
+    requests: Count = option(1000, "number of requests")
+    rate: Positive = option(50.0, "requests per second that arrive on average, whether responses come or not")
     saturate: bool = option(False, "send as fast as responses come, to find the highest throughput")
-    concurrency: int = option(64, "connections at one time")
-    retries: int = option(2, "tries after the first, for broken connections and statuses from 500 on")
-    timeout: float = option(90.0, "seconds that one try may take", metavar="S")
-    limit: float | None = option(
+    concurrency: Count = option(64, "connections at one time")
+    retries: Annotated[int, partial(require_int, low=0)] = option(
+        2, "tries after the first, for broken connections and statuses from 500 on"
+    )
+    timeout: Positive = option(90.0, "seconds that one try may take", metavar="S")
+    limit: Positive | None = option(
         None, "seconds that the whole test may take", metavar="S", shown="from the others"
     )
     images: str = option("shapes", "good images: a folder, or 'shapes', which are drawn", metavar="FOLDER")
-    per_request: int = option(1, "images per request; several are sent as multipart and as JSON in turn")
-    bad: float = option(0.0, "fraction of requests with a poisoned input")
-    oversize_mb: float = option(40.0, "size of the poisoned input that is too large for the server", metavar="MB")
-    seed: int = option(0, "seed of arrival times, images and poisoned inputs")
+    per_request: Count = option(1, "images per request; several are sent as multipart and as JSON in turn")
+    bad: Fraction = option(0.0, "fraction of requests with a poisoned input")
+    oversize_mb: Positive = option(
+        40.0, "size of the poisoned input that is too large for the server", metavar="MB"
+    )
+    seed: Seed = option(0, "seed of arrival times, images and poisoned inputs")
     pid: int | None = option(None, "process whose memory is watched, with its children")
-    kill_every: float | None = option(None, "seconds between kills of a replica on Ray", metavar="S")
-    kills: int = option(100, "number of kills, at most")
+    kill_every: Positive | None = option(None, "seconds between kills of a replica on Ray", metavar="S")
+    kills: Count = option(100, "number of kills, at most")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.url.startswith(("http://", "https://")):
             raise OptionError(f"url must begin with http:// or https://, got {self.url!r}.")
-        self.require_positive_int("requests", "concurrency", "per_request", "kills")
-        require_int("retries", self.retries, 0)
-        self.require_fraction("bad")
-        self.require_seed("seed")
-        self.require_positive("rate", "timeout", "oversize_mb")
-        for name in ("limit", "kill_every"):
-            self.unless_none(name, self.require_positive)
 
     @property
     def seconds(self) -> float:

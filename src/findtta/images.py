@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from findtta.errors import InputError, OptionError
-from findtta.options import Options, require_int
+from findtta.options import Count, Options, require_int
 
 Pixels = NDArray[np.uint8]
 
@@ -31,6 +31,7 @@ Pixels = NDArray[np.uint8]
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 #: How files of these formats end.
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+Interpolation = Literal["bilinear", "bicubic"]
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _ORIENTATION = 0x0112  # the EXIF tag
 _MOST_RESIZED = 2**24  # pixels of an image that is resized before it is cropped
@@ -56,11 +57,8 @@ class ImageLimits(Options):
         max_pixels: Width times height; checked from the header, before anything is decoded.
     """
 
-    max_bytes: int = 20 * 2**20
-    max_pixels: int = 50_000_000
-
-    def __post_init__(self) -> None:
-        self.require_positive_int("max_bytes", "max_pixels")
+    max_bytes: Count = 20 * 2**20
+    max_pixels: Count = 50_000_000
 
 
 class _Silence:
@@ -294,17 +292,17 @@ class Preprocessing(Options):
 
     size: tuple[int, int]
     resize: int | None = None
-    interpolation: str = "bilinear"
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.size) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.size):
             raise OptionError(f"image_size must be a side or (height, width) in pixels, got {self.size!r}.")
         if self.resize is not None and self.resize < max(self.size):
             raise OptionError(f"resize must be at least image_size, which is {self.size}, got {self.resize}.")
-        self.require_choice("interpolation", *INTERPOLATIONS)
 
     @classmethod
-    def square(cls, side: int, crop: float = 1.0, interpolation: str = "bilinear") -> Self:
+    def square(cls, side: int, crop: float = 1.0, interpolation: Interpolation = "bilinear") -> Self:
         """Return the preprocessing that keeps a fraction of the shorter side, as timm's ``crop_pct`` says it."""
         require_int("image_size", side)
         if isinstance(crop, bool) or not isinstance(crop, int | float) or not 0 < crop <= 1:

@@ -6,7 +6,7 @@ An option is a dataclass field that carries its meaning, from which method pages
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -76,11 +76,19 @@ def require_flag(name: str, value: object) -> None:
         raise OptionError(f"{name} must be True or False, got {value!r}.")
 
 
-# Types of options with what their values must be; ``Literal`` and ``bool`` are checked as well.
+def require_text(name: str, value: object) -> None:
+    """Raise ``OptionError`` unless a value is a text."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name} must be a text, got {value!r}.")
+
+
+# Types of options with what their values must be; ``Literal``, ``bool``, tuples and mappings are checked as well.
+Text = Annotated[str, require_text]
 Number = Annotated[float, require_number]
 Fraction = Annotated[float, partial(require_number, low=0, high=1)]
 AtLeastZero = Annotated[float, partial(require_number, low=0)]
 Positive = Annotated[float, require_positive]
+Whole = Annotated[int, partial(require_int, low=-math.inf)]
 Count = Annotated[int, require_int]  # a whole number of at least 1
 AtLeastTwo = Annotated[int, partial(require_int, low=2)]
 Seed = Annotated[int, partial(require_int, low=0, high=2**63 - 1)]
@@ -88,17 +96,33 @@ Seed = Annotated[int, partial(require_int, low=0, high=2**63 - 1)]
 
 def require_type(name: str, value: object, kind: Any) -> None:
     """Raise ``OptionError`` unless a value is what the type of its option asks for, one of the types above."""
-    parts = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
         if value is not None or NoneType not in parts:
-            for part in parts:
-                require_type(name, value, part)
-    elif get_origin(kind) is Annotated:
+            *others, last = (part for part in parts if part is not NoneType)
+            if not any(_has_type(value, part) for part in others):
+                require_type(name, value, last)
+    elif origin is Annotated:
         kind.__metadata__[0](name, value)
-    elif get_origin(kind) is Literal:
+    elif origin is Literal:
         require_choice(name, value, *parts)
+    elif origin is tuple:
+        if not isinstance(value, tuple | list):
+            raise OptionError(f"{name} must be a list, got {value!r}.")
+        for item in value:
+            require_type(name, item, parts[0])
+    elif origin is Mapping and not isinstance(value, Mapping):
+        raise OptionError(f"{name} must be names with values, got {value!r}.")
     elif kind is bool:
         require_flag(name, value)
+
+
+def _has_type(value: object, kind: Any) -> bool:
+    try:
+        require_type("value", value, kind)
+    except OptionError:
+        return False
+    return True
 
 
 def _bounds(low: float, high: float) -> str:
@@ -164,47 +188,6 @@ class Options:
     def presets(cls) -> dict[str, dict[str, Any]]:
         """Return the values of each preset by its name; most methods have no presets."""
         return {}
-
-    def require_fraction(self, *names: str) -> None:
-        """Raise unless options are numbers from 0 to 1."""
-        self._each(names, require_number, 0, 1)
-
-    def require_number(self, *names: str) -> None:
-        """Raise unless options are numbers."""
-        self._each(names, require_number)
-
-    def require_positive_int(self, *names: str) -> None:
-        """Raise unless options are whole numbers of at least 1."""
-        self._each(names, require_int)
-
-    def require_at_least_zero(self, *names: str) -> None:
-        """Raise unless options are finite numbers of at least 0."""
-        self._each(names, require_number, 0)
-
-    def require_positive(self, *names: str) -> None:
-        """Raise unless options are finite numbers above 0."""
-        self._each(names, require_positive)
-
-    def require_flag(self, *names: str) -> None:
-        """Raise unless options are True or False."""
-        self._each(names, require_flag)
-
-    def require_seed(self, *names: str) -> None:
-        """Raise unless options are whole numbers that a random generator takes as its seed."""
-        self._each(names, require_int, 0, 2**63 - 1)
-
-    def require_choice(self, name: str, *choices: str) -> None:
-        """Raise unless an option is one of a few choices."""
-        require_choice(name, getattr(self, name), *choices)
-
-    def unless_none(self, name: str, require: Callable[[str], None]) -> None:
-        """Check an option with one of the methods above if it has a value."""
-        if getattr(self, name) is not None:
-            require(name)
-
-    def _each(self, names: Iterable[str], require: Callable[..., None], *bounds: float) -> None:
-        for name in names:
-            require(name, getattr(self, name), *bounds)
 
 
 @cache

@@ -20,13 +20,13 @@ from findtta.algorithms.base import Adapted
 from findtta.api import adapt
 from findtta.errors import InputError, OptionError
 from findtta.functional import gaussian_kl, instance_moments
-from findtta.images import INTERPOLATIONS, ImageLimits, Pixels, to_input
+from findtta.images import ImageLimits, Interpolation, Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.frozen import eps_of
 from findtta.layers.surgery import find_norms
 from findtta.models.card import Classifier
 from findtta.models.open import NAMES, load, preprocessing_of
-from findtta.options import Options, option
+from findtta.options import Count, Options, Positive, option
 from findtta.registry import build_options, load_method
 
 
@@ -36,28 +36,25 @@ class PredictorSettings(Options):
 
     model: str | Classifier = option("shapes-resnet26", NAMES, metavar="NAME")
     weights: str | None = option(None, "weights of an architecture", metavar="FILE")
-    num_classes: int | None = option(None, "number of classes", shown="that of the weights' card")
+    num_classes: Count | None = option(None, "number of classes", shown="that of the weights' card")
     normalization: str | None = option(
         None, "mean and standard deviation of the input, by the name of a dataset", shown="the model's own"
     )
     method: str = option("find", "method that adapts the model; 'findtta methods' lists them", metavar="NAME")
     options: Mapping[str, Any] = option(dict, "option of the method; may be repeated", flag="option")
     device: str = option("cpu", "device that the model runs on, such as cuda:0")
-    image_size: int | None = option(None, "side of the images that the model gets", shown="the model's own")
+    image_size: Count | None = option(None, "side of the images that the model gets", shown="the model's own")
     crop: float | None = option(
         None, "fraction of the shorter side that the centre crop keeps", shown="the model's own"
     )
-    interpolation: str | None = option(
-        None, "how images are resized", choices=tuple(INTERPOLATIONS), shown="the model's own"
+    interpolation: Interpolation | None = option(None, "how images are resized", shown="the model's own")
+    max_image_mb: Positive = option(20, "size in MiB up to which an image file is accepted", metavar="MB")
+    max_pixels: Count = option(
+        50_000_000, "width times height up to which an image is accepted", shown="50 million"
     )
-    max_image_mb: float = option(20, "size in MiB up to which an image file is accepted", metavar="MB")
-    max_pixels: int = option(50_000_000, "width times height up to which an image is accepted", shown="50 million")
 
     def __post_init__(self) -> None:
-        for name in ("num_classes", "image_size"):
-            self.unless_none(name, self.require_positive_int)
-        self.require_positive("max_image_mb")
-        self.require_positive_int("max_pixels")
+        super().__post_init__()
         try:
             torch.device(self.device)
         except RuntimeError as error:

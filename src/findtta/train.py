@@ -21,39 +21,33 @@ from findtta.images import to_input
 from findtta.models.card import Classifier
 from findtta.models.check import clean_accuracy
 from findtta.models.weights import write_weights
-from findtta.options import Options, option
+from findtta.options import AtLeastZero, Count, Fraction, Options, Positive, Seed, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Options):
     """How a source model is trained; :func:`default_recipe` knows the values for each dataset and architecture."""
 
-    epochs: int = option(60, "passes over the training set", shown="28 for shapes, 150 for CIFAR; less for ViTs")
-    batch_size: int = option(128, "images per step")
-    learning_rate: float = option(
+    epochs: Count = option(60, "passes over the training set", shown="28 for shapes, 150 for CIFAR; less for ViTs")
+    batch_size: Count = option(128, "images per step")
+    learning_rate: Positive = option(
         0.1, "largest learning rate; it rises to it and falls to 0 along a cosine", shown="0.1, or 0.002 for ViTs"
     )
-    warmup: float = option(0.1, "fraction of the training in which the learning rate rises")
-    momentum: float = option(0.9, "Nesterov momentum of SGD")
-    weight_decay: float = option(
+    warmup: Fraction = option(0.1, "fraction of the training in which the learning rate rises")
+    momentum: Fraction = option(0.9, "Nesterov momentum of SGD")
+    weight_decay: AtLeastZero = option(
         5e-4, "weight decay, except on normalization layers and biases", shown="0.0005, or 0.05 for ViTs"
     )
     optimizer: Literal["sgd", "adamw"] = option("sgd", "the optimizer", shown="sgd, or adamw for ViTs")
-    label_smoothing: float = option(0.0, "label smoothing of the cross-entropy")
-    images_per_epoch: int = option(10_000, "of shapes: new images drawn for each epoch")
+    label_smoothing: Fraction = option(0.0, "label smoothing of the cross-entropy")
+    images_per_epoch: Count = option(10_000, "of shapes: new images drawn for each epoch")
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "precision of the forward pass; auto is bfloat16 on a GPU and float32 on a CPU"
     )
-    seed: int = option(0, "seed of the first weights, the order of images and the crops")
+    seed: Seed = option(0, "seed of the first weights, the order of images and the crops")
 
     def __post_init__(self) -> None:
-        self.require_positive_int("epochs", "batch_size", "images_per_epoch")
-        self.require_positive("learning_rate")
-        self.require_at_least_zero("weight_decay")
-        self.require_fraction("warmup", "momentum", "label_smoothing")
-        self.require_choice("optimizer", "sgd", "adamw")
-        self.require_choice("precision", "auto", "float32", "bfloat16")
-        self.require_seed("seed")
+        super().__post_init__()
         if self.warmup == 1:
             raise OptionError("warmup must be below 1, got 1: the learning rate must fall again.")
 

@@ -30,7 +30,7 @@ from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.errors import InputError, OptionError
-from findtta.options import Options, option
+from findtta.options import Count, Options, option
 
 RETRIES = 2  # of a run whose process died, which may not have been its fault
 
@@ -72,8 +72,8 @@ class Execution(Options):
         "compute runs one after the other, in several processes of this machine, or on a Ray cluster",
         shown="ray with --ray-address, processes with several --workers, else serial",
     )
-    workers: int | None = option(None, "number of runs computed at once")
-    threads: int | None = option(
+    workers: Count | None = option(None, "number of runs computed at once")
+    threads: Count | None = option(
         None,
         "CPU threads of each run",
         shown="torch's own number, or with several workers the cores divided among them",
@@ -83,8 +83,7 @@ class Execution(Options):
     )
 
     def __post_init__(self) -> None:
-        self.unless_none("workers", self.require_positive_int)
-        self.unless_none("threads", self.require_positive_int)
+        super().__post_init__()
         if self.ray_address and self.kind != "ray":
             raise OptionError(f"ray_address is for the executor 'ray', but executor is {self.kind!r}.")
         if self.kind == "serial" and self.workers not in (None, 1):

@@ -33,7 +33,7 @@ from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
 from findtta.models.open import NAMES as MODEL_NAMES
-from findtta.options import Options, option, parse_assignments, require_known
+from findtta.options import Count, Options, Seed, option, parse_assignments, require_known
 
 Settings = Mapping[str, Any]
 
@@ -51,10 +51,10 @@ class Axes(Options):
     streams: tuple[str, ...] = option(
         (), "streams, such as crossmix,wild:delta=0.01", metavar="NAME,...", setting="stream"
     )
-    batch_sizes: tuple[int, ...] = option(
+    batch_sizes: tuple[Count, ...] = option(
         (), "samples per batch", metavar="N,...", parse=int, setting="batch_size"
     )
-    seeds: tuple[int, ...] = option(
+    seeds: tuple[Seed, ...] = option(
         (), "seeds of the streams, and of methods that draw at random", metavar="N,...", parse=int, setting="seed"
     )
     methods: tuple[str, ...] = option(

@@ -2,17 +2,13 @@
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
-from findtta.errors import OptionError
 from findtta.models.open import NAMES as MODEL_NAMES
-from findtta.options import Options, make_options, option, require_int
-
-Reset = Literal["never", "domain"]
+from findtta.options import Count, Options, Seed, Text, Whole, make_options, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,37 +18,37 @@ class RunSpec(Options):
     The meaning of each setting is declared with it, and is also its help text on the command line.
     """
 
-    method: str = option("find", "the method (see 'findtta methods')")
+    method: Text = option("find", "the method (see 'findtta methods')")
     options: Mapping[str, Any] = option(dict, "an option of the method; may be repeated", flag="option")
-    model: str = option("shapes-resnet26", MODEL_NAMES)
-    weights: str | None = option(None, "weights of an architecture", metavar="FILE")
-    normalization: str | None = option(
+    model: Text = option("shapes-resnet26", MODEL_NAMES)
+    weights: Text | None = option(None, "weights of an architecture", metavar="FILE")
+    normalization: Text | None = option(
         None, "normalization of the input, such as cifar10 or imagenet", shown="what the weights or timm say"
     )
-    data: str = option(
+    data: Text = option(
         "shapes", "the dataset: shapes, which are drawn on the fly, a name or a path", metavar="NAME|PATH"
     )
     data_options: Mapping[str, Any] = option(
         dict, "an option of the dataset, such as count=2000; may be repeated", flag="data-option"
     )
-    domains: tuple[str, ...] | None = option(
+    domains: tuple[Text, ...] | None = option(
         None, "domains of the stream, such as fog,snow@3", metavar="NAME,...", shown="those of the scenario"
     )
-    severity: int | tuple[int, ...] | None = option(
+    severity: tuple[Whole, ...] | Whole | None = option(
         None, "severity of domains that do not name theirs", metavar="N,...", parse=int, shown="the scenario's, 5"
     )
-    images: int | None = option(None, "maximum number of images per domain", shown="all")
-    stream: str = option(
+    images: Count | None = option(None, "maximum number of images per domain", shown="all")
+    stream: Text = option(
         "crossmix", "the scenario and its settings, such as wild:delta=0.01", metavar="NAME[:SETTING=VALUE,...]"
     )
-    batch_size: int = option(64, "samples per batch")
-    seed: int = option(0, "seed of the stream, and of methods that draw at random")
-    reset: Reset = option(
+    batch_size: Count = option(64, "samples per batch")
+    seed: Seed = option(0, "seed of the stream, and of methods that draw at random")
+    reset: Literal["never", "domain"] = option(
         "never",
         "'domain' resets the adapted model whenever whole batches come from a new domain; 'never' is how a "
         "deployed model works",
     )
-    device: str = option("cpu", "device the model runs on, such as cuda:0", metavar="DEVICE")
+    device: Text = option("cpu", "device the model runs on, such as cuda:0", metavar="DEVICE")
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -60,23 +56,7 @@ class RunSpec(Options):
                 object.__setattr__(self, name, tuple(value))
             elif isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
-        for name in ("method", "model", "weights", "normalization", "data", "stream", "device"):
-            if not isinstance(getattr(self, name), str | None if name in ("weights", "normalization") else str):
-                raise OptionError(f"{name} must be a text, got {getattr(self, name)!r}.")
-        for name in ("options", "data_options"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise OptionError(f"{name} must be names with values, got {getattr(self, name)!r}.")
-        if self.domains is not None and not (
-            isinstance(self.domains, tuple) and all(isinstance(domain, str) for domain in self.domains)
-        ):
-            raise OptionError(f"domains must be a list of names, got {self.domains!r}.")
-        if self.severity is not None:
-            for level in self.severity if isinstance(self.severity, tuple) else (self.severity,):
-                require_int("severity", level, -math.inf)
-        self.unless_none("images", self.require_positive_int)
-        self.require_positive_int("batch_size")
-        self.require_seed("seed")
-        self.require_choice("reset", *get_args(Reset))
+        super().__post_init__()
 
     @property
     def label(self) -> str:

@@ -17,7 +17,7 @@ from findtta.api import adapt
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
 from findtta.models.open import is_own, load_module, preprocessing_of
-from findtta.options import option
+from findtta.options import Count, option
 from findtta.predictor import PredictorSettings
 
 BATCH_SIZE = 64
@@ -34,16 +34,16 @@ class ExportSettings(PredictorSettings):
         metavar="NAME|PATH",
     )
     data_options: Mapping[str, Any] = option(dict, "option of the dataset; may be repeated", flag="data-option")
-    max_batch: int = option(export.MAX_BATCH, "largest batch that the file has to take")
+    max_batch: Count = option(export.MAX_BATCH, "largest batch that the file has to take")
     opset: int | None = option(None, "version of the ONNX operators, 18 to 23", shown=str(export.OPSET))
-    threads: int | None = option(None, "number of CPU threads", shown="all cores")
+    threads: Count | None = option(None, "number of CPU threads", shown="all cores")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.output.suffix not in (".onnx", ".pt2"):
             raise OptionError(f"--output must end in .onnx or .pt2, got {str(self.output)!r}.")
         if self.opset is not None and self.output.suffix != ".onnx":
             raise OptionError(f"--opset is for .onnx files, but --output is {self.output.name!r}.")
-        self.unless_none("threads", self.require_positive_int)
 
 
 # Images come from --data or are random, so how files are resized does not matter.

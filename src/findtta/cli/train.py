@@ -6,7 +6,7 @@ from pathlib import Path
 
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
-from findtta.options import Options, option
+from findtta.options import Count, Options, option
 from findtta.train import Recipe
 
 
@@ -21,11 +21,11 @@ class Training(Options):
     output: Path | None = option(
         None, "the .safetensors file to write", short="-o", metavar="FILE", shown="DATA-ARCH.safetensors"
     )
-    image_size: int | None = option(None, "side that a vision transformer resizes its inputs to")
+    image_size: Count | None = option(None, "side that a vision transformer resizes its inputs to")
     device: str | None = option(None, "where to train", metavar="DEVICE", shown="cuda if there is one")
-    threads: int | None = option(None, "CPU threads", shown="all")
+    threads: Count | None = option(None, "CPU threads", shown="all")
     half: bool = option(False, "store the weights in half precision")
-    test_images: int = option(10_000, "test images for the clean accuracy in the card")
+    test_images: Count = option(10_000, "test images for the clean accuracy in the card")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,7 @@ from findtta.data.dataset import (
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import require_room
 from findtta.errors import FindTTAError, InputError, OptionError
-from findtta.options import Options, option, require_known
+from findtta.options import Count, Options, Seed, option, require_known
 
 Layout = Literal["arrays", "folders"]
 
@@ -115,12 +115,13 @@ class Generation(Options):
     severities: tuple[int, ...] = option(
         SEVERITIES, "severities", metavar="N", nargs="+", parse=int, shown="1 to 5"
     )
-    seed: int = option(0, "seed of the corruptions")
+    seed: Seed = option(0, "seed of the corruptions")
     constants: str | None = option(None, "strengths: cifar or imagenet", shown="by image size")
     layout: Layout | None = option(None, "as CIFAR-10-C or as ImageNet-C", shown="by image size")
-    workers: int = option(1, "processes")
+    workers: Count = option(1, "processes")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for corruption in self.corruptions:
             require_known("corruptions", corruption, CORRUPTIONS)
         if not self.corruptions or not self.severities or not set(self.severities) <= set(SEVERITIES):
@@ -128,7 +129,6 @@ class Generation(Options):
                 f"corruptions and severities must not be empty, and severities must be among {SEVERITIES}, "
                 f"got {self.corruptions} and {self.severities}."
             )
-        self.require_positive_int("workers")
 
 
 def generate(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from findtta.errors import OptionError
+from findtta.images import Interpolation
 from findtta.options import require_known
 
 Triple = tuple[float, float, float]
@@ -56,7 +57,7 @@ class ModelCard:
     input_size: int | None = None
     image_size: int | None = None
     crop: float | None = None
-    interpolation: str | None = None
+    interpolation: Interpolation | None = None
     trained_on: str | None = None
     classes: tuple[str, ...] | None = None
     clean_accuracy: float | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from findtta.errors import MissingExtraError, OptionError
-from findtta.images import Preprocessing
+from findtta.images import Interpolation, Preprocessing
 from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard, Triple, find_normalization
 from findtta.models.weights import fit, read_weights
 from findtta.models.zoo import ARCHITECTURES, SHIPPED, build, find_architecture
@@ -116,7 +116,10 @@ def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
 
 
 def preprocessing_of(
-    model: nn.Module, image_size: int | None = None, crop: float | None = None, interpolation: str | None = None
+    model: nn.Module,
+    image_size: int | None = None,
+    crop: float | None = None,
+    interpolation: Interpolation | None = None,
 ) -> Preprocessing:
     """Return how images become inputs of a model.
 

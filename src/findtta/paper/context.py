@@ -15,7 +15,7 @@ from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.models.open import NAMES
-from findtta.options import Options, option, require_known
+from findtta.options import Count, Options, Seed, option, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 
 RESNET = "ResNet-50"
@@ -49,9 +49,10 @@ class Setup(Options):
         repeat=True,
     )
     data_options: Mapping[str, Any] = option(dict, "option of all datasets", flag="data-option")
-    images: int | None = None
+    images: Count | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_known("as", self.stands_for, DATASETS)
         if self.network is not None:
             require_known("network", self.network, NETWORKS)
@@ -80,17 +81,18 @@ class Context(Options):
     setups: tuple[Setup, ...] = DEFAULT_SETUPS
     command: str = ""
     quick: bool = option(False, f"rough numbers: one seed and {QUICK_IMAGES} images per domain")
-    images: int | None = option(None, "at most this many images per domain, whatever a setup says")
-    seeds: tuple[int, ...] = option(
+    images: Count | None = option(None, "at most this many images per domain, whatever a setup says")
+    seeds: tuple[Seed, ...] = option(
         (0, 1, 2), "seeds of streams and methods", metavar="N,...", parse=int, shown="0,1,2; the paper has three"
     )
     methods: tuple[str, ...] | None = option(
         None, "methods to compare", metavar="NAME,...", shown="those of the paper"
     )
-    batch_size: int = option(64, "images per batch")
+    batch_size: Count = option(64, "images per batch")
     device: str = option("cpu", "device that models run on")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.seeds:
             raise OptionError("seeds must be at least one, got none.")
         for method in self.methods or ():

@@ -16,7 +16,7 @@ from findtta._extras import installed, require
 from findtta._processes import usable_cores
 from findtta.errors import OptionError
 from findtta.models import Classifier, weights_digest
-from findtta.options import option
+from findtta.options import Count, option
 from findtta.predictor import Predictor, PredictorSettings
 
 #: From this number of images on, starting Ray pays off.
@@ -42,11 +42,11 @@ class Settings(PredictorSettings):
     ``find-star``: it is warmed up on the first images of the input, and stays fixed from then on.
     """
 
-    batch_size: int = option(64, "images per batch; methods that use batch statistics depend on it")
-    block_size: int | None = option(
+    batch_size: Count = option(64, "images per batch; methods that use batch statistics depend on it")
+    block_size: Count | None = option(
         None, "images per output file, a multiple of the batch size", shown="16 batches"
     )
-    top: int | None = option(
+    top: Count | None = option(
         None, "store the K most probable classes of each image only", metavar="K", shown="all probabilities"
     )
     format: Literal["parquet", "jsonl"] | None = option(
@@ -55,24 +55,19 @@ class Settings(PredictorSettings):
     image_column: str = option(
         "image", "column of Parquet inputs with the images: bytes, paths, or structs of both"
     )
-    threads: int = option(1, "CPU threads per worker; changes the predictions in the last bits")
+    threads: Count = option(1, "CPU threads per worker; changes the predictions in the last bits")
     executor: Literal["local", "ray"] | None = option(
         None,
         "where to compute: in this process, or on Ray",
         shown=f"ray from {RAY_FROM:,} images on, if it is installed",
     )
-    workers: int | None = option(None, "number of Ray workers", shown="as many as there is room for")
+    workers: Count | None = option(None, "number of Ray workers", shown="as many as there is room for")
     ray_address: str | None = option(
         None, "address of a Ray cluster", metavar="ADDRESS", shown="start Ray on this machine"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive_int("batch_size", "threads")
-        for name in ("block_size", "top", "workers"):
-            self.unless_none(name, self.require_positive_int)
-        self.unless_none("format", lambda name: self.require_choice(name, "parquet", "jsonl"))
-        self.unless_none("executor", lambda name: self.require_choice(name, "local", "ray"))
         if self.block % self.batch_size:
             below = max(self.block // self.batch_size, 1) * self.batch_size
             raise OptionError(

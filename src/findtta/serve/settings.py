@@ -1,16 +1,18 @@
 """Settings of the prediction server: the model, the method, how batches are formed, and what is refused."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from findtta.errors import OptionError
 from findtta.models.open import NAMES
-from findtta.options import option, require_int
+from findtta.options import AtLeastZero, Count, Positive, option, require_int
 from findtta.predictor import PredictorSettings
 from findtta.registry import load_method
 
 MEBIBYTE = 2**20
+Port = Annotated[int, partial(require_int, low=0, high=65535)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,40 +21,38 @@ class Settings(PredictorSettings):
 
     model: str = option("shapes-resnet26", NAMES, metavar="NAME")  # a name only: each replica loads the model
     host: str = option("127.0.0.1", "address to listen on", metavar="ADDRESS")
-    port: int = option(8000, "port to listen on; 0 takes a free one")
-    max_batch: int = option(64, "largest number of images in one batch")
-    wait_ms: float = option(10.0, "milliseconds that an image waits for others to share its batch", metavar="MS")
-    replicas: int = option(1, "smallest number of replicas of the model")
-    max_replicas: int | None = option(
+    port: Port = option(8000, "port to listen on; 0 takes a free one")
+    max_batch: Count = option(64, "largest number of images in one batch")
+    wait_ms: AtLeastZero = option(
+        10.0, "milliseconds that an image waits for others to share its batch", metavar="MS"
+    )
+    replicas: Count = option(1, "smallest number of replicas of the model")
+    max_replicas: Count | None = option(
         None,
         "largest number of replicas; Ray Serve starts and stops them as the load requires",
         shown="as --replicas",
     )
-    threads: int = option(1, "CPU threads of each replica")
+    threads: Count = option(1, "CPU threads of each replica")
     ray_address: str | None = option(
         None, "address of a Ray cluster that runs the replicas", metavar="ADDRESS", shown="Ray is started here"
     )
-    drain_s: float = option(
+    drain_s: AtLeastZero = option(
         0.0, "seconds for which a stopping server still reports it to load balancers", metavar="S"
     )
-    max_queue: int = option(1024, "most images that wait or are being predicted; further requests get status 503")
-    max_images: int | None = option(None, "most images in one request", shown="as --max-batch")
-    max_body_mb: float = option(32.0, "largest body of a request, in MiB", metavar="MB")
-    max_json_mb: float = option(16.0, "largest JSON body, which costs more to read, in MiB", metavar="MB")
-    max_pending_mb: float = option(
+    max_queue: Count = option(
+        1024, "most images that wait or are being predicted; further requests get status 503"
+    )
+    max_images: Count | None = option(None, "most images in one request", shown="as --max-batch")
+    max_body_mb: Positive = option(32.0, "largest body of a request, in MiB", metavar="MB")
+    max_json_mb: Positive = option(16.0, "largest JSON body, which costs more to read, in MiB", metavar="MB")
+    max_pending_mb: Positive = option(
         512.0, "largest total size of the bodies that are being read, in MiB", metavar="MB"
     )
-    timeout_s: float = option(60.0, "longest time that a request may take, in seconds", metavar="S")
+    timeout_s: Positive = option(60.0, "longest time that a request may take, in seconds", metavar="S")
     api_key: str | None = field(default=None, repr=False)  # that requests must send; None accepts everybody
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive_int("max_batch", "replicas", "threads", "max_queue")
-        for name in ("max_images", "max_replicas"):
-            self.unless_none(name, self.require_positive_int)
-        require_int("port", self.port, 0, 65535)
-        self.require_at_least_zero("wait_ms", "drain_s")
-        self.require_positive("timeout_s", "max_body_mb", "max_json_mb", "max_pending_mb")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.strip()):
             raise OptionError("api_key must be ASCII and not blank; leave it out to accept everybody.")
         self._require_order("replicas", "max_replicas", "it is the smaller of the two")

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from typing import Annotated, Literal
 
 import numpy as np
 
 from findtta.data.dataset import CLEAN, SEVERITIES, DomainDataset, split_domain
 from findtta.errors import OptionError
-from findtta.options import option, require_int, require_number
+from findtta.options import Count, Number, option, require_int, require_number
 from findtta.streams.order import Ints, Order, Scenario, batch_sizes, generator, serve, serve_shuffled
 
 # Numbers that Wild draws at once; how draws fall into blocks is part of the result, so this must not change.
@@ -28,9 +30,6 @@ class Static(Scenario):
     summary = "one domain after the other"
 
     across: bool = option(False, "let batches run across from one domain to the next")
-
-    def __post_init__(self) -> None:
-        self.require_flag("across")
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         domains, counts = zip(*self.steps(dataset), strict=True)
@@ -106,10 +105,7 @@ class Lifelong(Scenario):
     name = "lifelong"
     summary = "all domains mixed, the whole data several times over"
 
-    rounds: int = option(2, "passes over the data")
-
-    def __post_init__(self) -> None:
-        self.require_positive_int("rounds")
+    rounds: Count = option(2, "passes over the data")
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         domain_ids, rows = np.concatenate([mixed(dataset, seed, round_) for round_ in range(self.rounds)], axis=1)
@@ -192,13 +188,10 @@ class Random(Scenario):
     name = "random"
     summary = "a random number of domains in each batch"
 
-    variant: str = option(
+    variant: Literal["text", "paper"] = option(
         "text",
         "'text' (1 to all domains, each number as likely) or 'paper' (the batches of shuffle in random order)",
     )
-
-    def __post_init__(self) -> None:
-        self.require_choice("variant", "text", "paper")
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         if self.variant == "paper":
@@ -261,16 +254,15 @@ class Wild(Random):
     name = "wild"
     summary = "a random number of domains in each batch, and classes in runs"
 
-    delta: float = option(0.1, "concentration of the Dirichlet distribution; the smaller, the longer the runs")
-    least: int = option(10, "samples that every chunk should have")
-    tries: int = option(200, "draws after which the best is taken, though some chunk has fewer")
+    delta: Annotated[float, partial(require_number, low=1e-6, high=1e6)] = option(
+        0.1, "concentration of the Dirichlet distribution; the smaller, the longer the runs"
+    )
+    least: Annotated[int, partial(require_int, low=0)] = option(10, "samples that every chunk should have")
+    tries: Count = option(200, "draws after which the best is taken, though some chunk has fewer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number("delta", self.delta, 1e-6, 1e6)
         object.__setattr__(self, "delta", float(self.delta))  # 1 and 1.0 are the same stream
-        require_int("least", self.least, 0)
-        self.require_positive_int("tries")
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         order = super().arrange(dataset, batch_size, seed)
@@ -346,10 +338,10 @@ class MostlyClean(Scenario):
     summary = "clean samples with a few drifted ones among them"
     needs_clean = True
 
-    fraction: float = option(0.9, "part of the samples that is clean")
+    fraction: Number = option(0.9, "part of the samples that is clean")
 
     def __post_init__(self) -> None:
-        self.require_number("fraction")
+        super().__post_init__()
         if not 0 < self.fraction < 1:
             raise OptionError(
                 f"fraction must be a number between 0 and 1, got {self.fraction!r}: for clean "
