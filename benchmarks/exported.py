@@ -23,6 +23,7 @@ from zoo import build
 from findtta import adapt, export, models, streams
 from findtta.bench.cost import interleaved_ratios
 from findtta.data.open import load as load_data
+from findtta.errors import first_line
 from findtta.images import to_input
 from findtta.tables import render
 
@@ -147,11 +148,7 @@ def measure_accuracy(count: int, batch_size: int, folder: Path, threads: int) ->
 
 def _reason(error: Exception) -> str:
     """Return the end of the first line of an error, which is where onnxruntime says what is wrong."""
-    return (
-        (str(error).strip().splitlines() or [type(error).__name__])[0]
-        .replace("failed:", "\0")
-        .split("\0")[-1][:90]
-    )
+    return first_line(error).rpartition("failed:")[2][:90]
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from findtta._extras import require
 from findtta._processes import environment
-from findtta._ray import first_line
+from findtta._ray import worker_error
 from findtta.cli.flags import add_flags, given
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.options import Count, Fraction, Options, Positive, Seed, option, require_int
@@ -348,7 +348,7 @@ def join_ray() -> Any:
                 ray.init(address="auto", namespace="serve", logging_level=logging.ERROR, log_to_driver=False)
         except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
             raise OptionError(
-                f"kill_every needs the Ray cluster of the server, which cannot be joined ({first_line(error)}). "
+                f"kill_every needs the Ray cluster of the server, which cannot be joined ({worker_error(error)}). "
                 "Set $RAY_ADDRESS to the address that the server prints and, for a token, $RAY_AUTH_MODE=token."
             ) from error
     return ray

@@ -14,7 +14,7 @@ from typing import Any
 
 from findtta._extras import require
 from findtta._processes import environment, ignore_sigint
-from findtta.errors import OptionError
+from findtta.errors import OptionError, first_line
 
 
 def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Any:
@@ -44,7 +44,7 @@ def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local
             ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = "on this machine" if address is None else f"at {address!r}"
-        raise OptionError(f"ray_address: Ray {where} cannot be used ({first_line(error)}).") from error
+        raise OptionError(f"ray_address: Ray {where} cannot be used ({worker_error(error)}).") from error
     return ray
 
 
@@ -62,11 +62,10 @@ def ray_session(address: str | None, *, num_cpus: int, extra: str = "ray", **loc
         ray.shutdown()
 
 
-def first_line(error: BaseException) -> str:
+def worker_error(error: BaseException) -> str:
     """Return an error in one line; Ray reports the error of a worker as the text of its traceback."""
-    text = str(error).strip()
-    raised = re.search(r"^[A-Za-z_][\w.]*: .+", text, re.MULTILINE)
-    return (raised.group() if raised else (text.splitlines() or [type(error).__name__])[0])[:300]
+    raised = re.search(r"^[A-Za-z_][\w.]*: .+", str(error), re.MULTILINE)
+    return (raised.group() if raised else first_line(error))[:300]
 
 
 @dataclass(frozen=True)

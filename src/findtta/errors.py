@@ -36,6 +36,11 @@ class UnusedLayerWarning(UserWarning):
     """The model did not run some of its BatchNorm layers, so they have no effect."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, without the pages that some libraries append; its type if it is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def close_matches(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for names close to ``name``, or an empty string."""
     close = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.api import adapt
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError, OptionError, first_line
 from findtta.functional import gaussian_kl, instance_moments
 from findtta.images import ImageLimits, Interpolation, Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
@@ -84,8 +84,7 @@ class PredictorSettings(Options):
         except (RuntimeError, AssertionError) as error:  # torch without CUDA, or no such GPU
             if self.device == "cpu":
                 raise
-            reason = (str(error).splitlines() or [""])[0]
-            raise OptionError(f"device {self.device!r} cannot be used ({reason}).") from error
+            raise OptionError(f"device {self.device!r} cannot be used ({first_line(error)}).") from error
 
 
 @dataclass(frozen=True)

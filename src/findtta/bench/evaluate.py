@@ -21,7 +21,7 @@ from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.collapse import CollapseGuard
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError, OptionError, first_line
 from findtta.images import to_input
 from findtta.streams import Batch
 
@@ -130,8 +130,7 @@ def _usable_device(name: str) -> torch.device:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise OptionError(f"device {name!r} cannot be used on this machine: {reason}") from error
+        raise OptionError(f"device {name!r} cannot be used on this machine: {first_line(error)}") from error
     return device
 
 

@@ -13,13 +13,12 @@ from torch.export import ExportedProgram
 
 import findtta
 from findtta._io import atomic_write
-from findtta.errors import OptionError
+from findtta.errors import OptionError, first_line
 from findtta.export.checking import TOLERANCE, Check, check
 from findtta.export.runtimes import PREFIX, PT2_ENTRY, Description, open_described, require_export_extra
 from findtta.export.tracing import (
     MAX_BATCH,
     ExportError,
-    first_line,
     neighbour_nodes,
     program,
     quiet_torch,

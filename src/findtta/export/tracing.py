@@ -14,7 +14,7 @@ from torch.export import Dim, ExportedProgram
 from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
 from findtta.algorithms.find_star import SelectiveFABN
-from findtta.errors import FindTTAError, InputError
+from findtta.errors import FindTTAError, InputError, first_line
 from findtta.functional import partition
 from findtta.options import require_int
 
@@ -106,11 +106,6 @@ def quiet_torch() -> Iterator[None]:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         yield
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error, without the pages that torch appends."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _traceable(example: Tensor) -> Tensor:

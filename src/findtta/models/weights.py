@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from findtta._io import atomic_write
-from findtta.errors import OptionError
+from findtta.errors import OptionError, first_line
 from findtta.models.card import ModelCard
 
 State = dict[str, Tensor]
@@ -116,9 +116,8 @@ def _read_torch(path: Path) -> object:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0]
         raise OptionError(
-            f"weights {str(path)!r} cannot be read as a state dict: {reason} Only plain tensors are loaded, "
+            f"weights {str(path)!r} cannot be read as a state dict: {first_line(error)} Only plain tensors are loaded, "
             "never pickled code: save model.state_dict(), best as .safetensors."
         ) from error
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from findtta._extras import require
 from findtta._io import finite
 from findtta._processes import usable_cores
-from findtta._ray import first_line, ray_session
+from findtta._ray import ray_session, worker_error
 from findtta.errors import FindTTAError, OptionError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.settings import Settings
@@ -151,7 +151,7 @@ def compute_on_ray(
                     yield row["block"], pickle.loads(row["content"])
         except Exception as error:  # Ray Data has several families of errors
             raise WorkerError(
-                f"ray: workers failed ({first_line(error)}). Finished blocks are kept: run the same command again "
+                f"ray: workers failed ({worker_error(error)}). Finished blocks are kept: run the same command again "
                 "to compute the rest."
             ) from error
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from findtta._extras import require
-from findtta._ray import first_line
-from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
+from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches, first_line
 from findtta.images import SUFFIXES
 
 PARQUET = frozenset({".parquet", ".pq"})
