@@ -117,8 +117,8 @@ def _read_torch(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise OptionError(
-            f"weights {str(path)!r} cannot be read as a state dict: {first_line(error)} Only plain tensors are loaded, "
-            "never pickled code: save model.state_dict(), best as .safetensors."
+            f"weights {str(path)!r} cannot be read as a state dict: {first_line(error)} Only plain tensors are "
+            "loaded, never pickled code: save model.state_dict(), best as .safetensors."
         ) from error
 
 

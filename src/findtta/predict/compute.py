@@ -151,8 +151,8 @@ def compute_on_ray(
                     yield row["block"], pickle.loads(row["content"])
         except Exception as error:  # Ray Data has several families of errors
             raise WorkerError(
-                f"ray: workers failed ({worker_error(error)}). Finished blocks are kept: run the same command again "
-                "to compute the rest."
+                f"ray: workers failed ({worker_error(error)}). Finished blocks are kept: run the same command "
+                "again to compute the rest."
             ) from error
 
 
