@@ -32,17 +32,11 @@ _TIMED_BATCHES = 10  # after as many that only warm up, and take FIND* through i
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demo found.
+    """What the demo found."""
 
-    Attributes:
-        results: The result of each method on each stream.
-        ratios: The time per batch, relative to the source model.
-        source: The accuracy of the source model on clean images, in per cent.
-    """
-
-    results: Mapping[tuple[str, str], Result]
-    ratios: Mapping[str, float]
-    source: float
+    results: Mapping[tuple[str, str], Result]  # the result of each method on each stream
+    ratios: Mapping[str, float]  # the time per batch, relative to the source model
+    source: float  # the accuracy of the source model on clean images, in per cent
 
     def accuracy(self, method: str, stream: str) -> float:
         """Return the accuracy of a method on a stream, in per cent."""
@@ -78,17 +72,7 @@ class Outcome:
 
 
 def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ignore) -> Outcome:
-    """Run the methods on the streams; what is stored already is not run again.
-
-    Args:
-        store: Where the results are stored.
-        seed: The seed of the streams.
-        images: Images per corruption.
-        watch: Called while a run is computed.
-
-    Returns:
-        Accuracies and times.
-    """
+    """Run the methods on the streams, with some images per corruption; what is stored already is not run again."""
     planner = Planner()
     shared: dict[str, Any] = {"seed": seed, "data_options": {"count": images}}
     specs = [RunSpec(method=method, stream=stream, **shared) for stream in STREAMS for method in METHODS]

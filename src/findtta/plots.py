@@ -35,54 +35,32 @@ _FEW_COLUMNS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points that belong together.
+    """Points that belong together."""
 
-    Attributes:
-        name: What the legend calls them.
-        x: Where they are.
-        y: How high they are.
-        spread: Standard deviation of each; no error bars are drawn if it is empty or 0.
-        look: A name in ``LOOKS``, or a look; others get the next colour.
-        right: Whether they are measured on the axis at the right.
-        labels: What is written at each point, if anything.
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    spread: tuple[float, ...] = ()
-    look: str | Look = ""
-    right: bool = False
-    labels: tuple[str, ...] = ()
+    name: str  # what the legend calls them
+    x: tuple[float, ...]  # where they are
+    y: tuple[float, ...]  # how high they are
+    spread: tuple[float, ...] = ()  # standard deviation of each; no error bars are drawn if it is empty or 0
+    look: str | Look = ""  # a name in ``LOOKS``, or a look; others get the next colour
+    right: bool = False  # whether they are measured on the axis at the right
+    labels: tuple[str, ...] = ()  # what is written at each point, if anything
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One pair of axes.
+    """One pair of axes."""
 
-    Attributes:
-        title: What it shows.
-        x: What runs along the horizontal axis.
-        y: What runs along the vertical axis.
-        series: What is drawn.
-        style: As what.
-        right: What runs along the axis at the right, if there is one.
-        doubling: Whether x is drawn so that doubling is a step.
-        ticks: Where x has its ticks, by name; empty means that it is left to the drawing.
-        mark: Where a vertical line marks the paper's choice.
-        legend: Whether the series are named; many points in many colours are not.
-    """
-
-    title: str
-    x: str
-    y: str
-    series: tuple[Series, ...]
-    style: Style = "lines"
-    right: str = ""
-    doubling: bool = False
+    title: str  # what it shows
+    x: str  # what runs along the horizontal axis
+    y: str  # what runs along the vertical axis
+    series: tuple[Series, ...]  # what is drawn
+    style: Style = "lines"  # as what
+    right: str = ""  # what runs along the axis at the right, if there is one
+    doubling: bool = False  # whether x is drawn so that doubling is a step
+    # Where x has its ticks, by name; empty means that it is left to the drawing.
     ticks: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    mark: float | None = None
-    legend: bool = True
+    mark: float | None = None  # where a vertical line marks the paper's choice
+    legend: bool = True  # whether the series are named; many points in many colours are not
 
 
 def panel_grid(panels: Sequence[Panel], columns: int | None = None) -> tuple[int, tuple[float, float]]:
@@ -102,17 +80,9 @@ def render(
     kinds: Sequence[str] = ("svg", "png"),
     dpi: int = 150,
 ) -> dict[str, bytes]:
-    """Draw a figure and return it in several file formats; the same numbers always give the same bytes.
+    """Draw a figure of a size in inches, and return the content of a file for each format.
 
-    Args:
-        draw: Draws on an empty figure.
-        size: Width and height in inches.
-        title: What it shows; also the seed of the names inside an SVG.
-        kinds: The file formats.
-        dpi: Pixels per inch, for formats made of pixels.
-
-    Returns:
-        The content of a file for each format.
+    The same numbers always give the same bytes; the title is the seed of the names inside an SVG.
     """
     matplotlib = require("matplotlib", "report", "drawing figures")
     figure = require("matplotlib.figure", "report", "drawing figures").Figure(figsize=size, layout="constrained")

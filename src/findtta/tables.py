@@ -68,25 +68,15 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One place of a table.
+    """One place of a table."""
 
-    Attributes:
-        values: Our number for each seed.
-        paper: The paper's number, if it has one here.
-        spread: What the paper prints after a plus-minus sign.
-        text: Shown in place of our number, such as ``"failed"``, or in a column of texts.
-        best: Whether it is marked as the best of those it competes with.
-        failed: The seeds whose runs failed.
-        digests: The run behind the number of each seed.
-    """
-
-    values: Mapping[int, float] = field(default_factory=dict)
-    paper: float | None = None
-    spread: float | None = None
-    text: str = ""
-    best: bool = False
-    failed: tuple[int, ...] = ()
-    digests: Mapping[int, str] = field(default_factory=dict)
+    values: Mapping[int, float] = field(default_factory=dict)  # our number for each seed
+    paper: float | None = None  # the paper's number, if it has one here
+    spread: float | None = None  # what the paper prints after a plus-minus sign
+    text: str = ""  # shown in place of our number, such as ``"failed"``, or in a column of texts
+    best: bool = False  # whether it is marked as the best of those it competes with
+    failed: tuple[int, ...] = ()  # the seeds whose runs failed
+    digests: Mapping[int, str] = field(default_factory=dict)  # the run behind the number of each seed
 
     @property
     def mean(self) -> float | None:
@@ -128,19 +118,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column; one that is ``"compared"`` is shown as three: paper, ours, difference.
+    """A column; one that is ``"compared"`` is shown as three: paper, ours, difference."""
 
-    Attributes:
-        title: Its heading.
-        kind: Which of a cell's numbers it shows.
-        unit: The unit of its numbers.
-        decimals: How many decimals are shown.
-    """
-
-    title: str
-    kind: ColumnKind = "ours"
-    unit: str = "%"
-    decimals: int = 2
+    title: str  # its heading
+    kind: ColumnKind = "ours"  # which of a cell's numbers it shows
+    unit: str = "%"  # the unit of its numbers
+    decimals: int = 2  # how many decimals are shown
 
 
 @dataclass(frozen=True)
@@ -163,23 +146,14 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows and columns.
+    """Rows and columns."""
 
-    Attributes:
-        title: What it shows.
-        row_titles: What the headings of the rows are.
-        columns: The columns.
-        rows: The rows.
-        seeds: The seeds that a complete cell has; empty if cells may differ in that.
-        notes: What else a reader must know.
-    """
-
-    title: str
-    row_titles: tuple[str, ...]
+    title: str  # what it shows
+    row_titles: tuple[str, ...]  # what the headings of the rows are
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    seeds: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()  # the seeds that a complete cell has; empty if cells may differ in that
+    notes: tuple[str, ...] = ()  # what else a reader must know
 
     def __post_init__(self) -> None:
         for row in self.rows:

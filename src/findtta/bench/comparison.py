@@ -26,14 +26,10 @@ class Comparison(Table):
     """A table of runs.
 
     The first heading of each row is what the row is; in a mixed table, the settings that differ follow.
-
-    Attributes:
-        value: The name in ``VALUES`` of the number in the cells.
-        shared: The settings that all runs agree in, in words.
     """
 
-    value: str
-    shared: Mapping[str, str]
+    value: str  # the name in ``VALUES`` of the number in the cells
+    shared: Mapping[str, str]  # the settings that all runs agree in, in words
 
     def __str__(self) -> str:
         lines = [*_wrapped(self.title), "", self.text()]

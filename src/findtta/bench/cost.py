@@ -60,16 +60,8 @@ def interleaved_ratios(
     """Return how much longer each model takes for a batch than the baseline does.
 
     Every batch goes through all models in turn, starting with another model each time, so that other load on the
-    machine affects all models alike; the median of the ratios ignores outliers.
-
-    Args:
-        calls: The models by name.
-        batches: The batches, on the models' device.
-        baseline: The name of the model that the others are compared with.
-        warmup: How many batches run first without being timed.
-
-    Returns:
-        The ratio for each name.
+    machine affects all models alike; the median of the ratios ignores outliers. The first ``warmup`` batches also
+    run before, without being timed.
     """
     seconds = interleaved_seconds(calls, batches, warmup=warmup)
     return {

@@ -33,14 +33,7 @@ Progress = Callable[[int, float], None]
 
 
 def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
-    """Evaluate one method on one stream.
-
-    Args:
-        spec: What to run.
-        progress: Called after each batch with the number of batches done and the accuracy so far.
-
-    Returns:
-        Accuracy, calibration, cost and what the layers did.
+    """Evaluate one method on one stream: accuracy, calibration, cost and what the layers did.
 
     Example:
         >>> spec = RunSpec(method="find", data_options={"count": 20}, domains=("fog", "snow"), batch_size=16)
@@ -179,11 +172,7 @@ def _layers(adapted: Adapted, groups: GroupCounts) -> list[dict[str, Any]]:
 class Metrics:
     """Accuracy, calibration and likelihood of predictions, overall and by domain, class and round.
 
-    Args:
-        domains: The names of the domains.
-        classes: The names of the classes.
-        batches: The number of batches in the stream, which decides how finely the accuracy curve is stored.
-        rounds: The number of passes over the data.
+    The number of batches in the stream decides how finely the accuracy curve is stored.
     """
 
     def __init__(self, domains: Sequence[str], classes: Sequence[str], batches: int, rounds: int) -> None:
@@ -212,14 +201,7 @@ class Metrics:
     def update(
         self, logits: Tensor, labels: NDArray[Any], domain_ids: NDArray[Any], round_number: int = 0
     ) -> None:
-        """Add the predictions for one batch.
-
-        Args:
-            logits: Shape (n, classes); on any device.
-            labels: The true classes.
-            domain_ids: The domains of the samples.
-            round_number: The pass over the data that the batch belongs to.
-        """
+        """Add the predictions for one batch: logits of shape (n, classes) on any device, and the true classes."""
         if logits.ndim != 2 or logits.shape[0] != len(labels) or logits.shape[1] < len(self._classes):
             raise InputError(
                 f"the model must give logits of shape ({len(labels)}, {len(self._classes)} or more) for a batch, "

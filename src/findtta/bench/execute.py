@@ -18,22 +18,15 @@ from findtta.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class Schedule:
-    """Planned runs: which of them are stored already, and which are still to be computed.
+    """Planned runs: which of them are stored already, and which are still to be computed."""
 
-    Attributes:
-        store: Where results are looked up and stored, or None.
-        asked: Each run that was asked for, with its digest; different specs can be the same run.
-        results: The results by digest: those found in the store, records of runs that cannot be planned, and the
-            new ones once they are computed.
-        todo: The runs to compute, each once.
-        keep_unplanned: Whether the records of runs that cannot be planned are stored.
-    """
-
-    store: Store | None
+    store: Store | None  # where results are looked up and stored, or None
+    # Each run that was asked for, with its digest; different specs can be the same run.
     asked: list[tuple[RunSpec, str]] = field(default_factory=list)
+    # By digest: those found in the store, records of runs that cannot be planned, and new ones once computed.
     results: dict[str, Result] = field(default_factory=dict)
-    todo: list[Task] = field(default_factory=list)
-    keep_unplanned: bool = True
+    todo: list[Task] = field(default_factory=list)  # the runs to compute, each once
+    keep_unplanned: bool = True  # whether the records of runs that cannot be planned are stored
 
     @property
     def unplanned(self) -> list[Result]:

@@ -236,17 +236,13 @@ class Ray:
 
     Files of data and weights must be at the same path on every machine; a worker that finds others there, or that
     has other versions installed, refuses.
-
-    Attributes:
-        address: Address of the cluster; None means ``$RAY_ADDRESS``, or the cluster that this process has joined
-            already, or else a Ray that is started on this machine and stopped again.
-        workers: Number of runs at once on this machine; a cluster runs as many as it has room for.
-        threads: CPU threads of each run, which Ray reserves.
     """
 
+    # None means ``$RAY_ADDRESS``, or the cluster that this process has joined already, or else a Ray that is
+    # started on this machine and stopped again.
     address: str | None = None
-    workers: int | None = None
-    threads: int | None = None
+    workers: int | None = None  # runs at once on this machine; a cluster runs as many as it has room for
+    threads: int | None = None  # CPU threads of each run, which Ray reserves
 
     def __post_init__(self) -> None:
         require("ray", "ray", "the executor 'ray'")

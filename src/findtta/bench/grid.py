@@ -69,17 +69,12 @@ _MERGED = ("options", "data_options")  # given in two places, they are combined
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Runs that differ along some axes and share all else.
+    """Runs that differ along some axes and share all else."""
 
-    Attributes:
-        settings: Settings that all runs share.
-        axes: For each name in ``AXES`` that the grid has, the settings of each entry.
-        about: What the grid is for.
-    """
-
-    settings: Settings = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)  # shared by all runs
+    # For each name in ``AXES`` that the grid has, the settings of each entry.
     axes: Mapping[str, Sequence[Settings]] = field(default_factory=dict)
-    about: str = ""
+    about: str = ""  # what the grid is for
 
     def changed(self, axes: Mapping[str, Sequence[Any]], settings: Settings) -> Grid:
         """Return the grid with other lists in place of its own, and with settings that override all others."""

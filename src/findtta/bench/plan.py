@@ -27,25 +27,15 @@ from findtta.streams import Stream
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A run with everything that it needs opened.
+    """A run with everything that it needs opened."""
 
-    Attributes:
-        spec: What was asked for.
-        model: The source model, which must not be changed.
-        dataset: The part of the data that the stream is made of.
-        stream: The stream.
-        options: The options that the method is given.
-        config: All that decides the result, as plain values without paths.
-        digest: The identity of the run: a digest of ``config``.
-    """
-
-    spec: RunSpec
-    model: Classifier
-    dataset: DomainDataset
+    spec: RunSpec  # what was asked for
+    model: Classifier  # the source model, which must not be changed
+    dataset: DomainDataset  # the part of the data that the stream is made of
     stream: Stream
-    options: Mapping[str, Any]
-    config: Mapping[str, Any]
-    digest: str
+    options: Mapping[str, Any]  # those that the method is given
+    config: Mapping[str, Any]  # all that decides the result, as plain values without paths
+    digest: str  # the identity of the run: a digest of ``config``
 
 
 class Planner:

@@ -23,18 +23,10 @@ def contact_sheet(
     images: int = 4,
     seed: int = 0,
 ) -> Image.Image:
-    """Draw one labelled cell of images per domain.
+    """Draw one labelled cell per domain with a number of images, the same rows in every domain.
 
-    Args:
-        dataset: The dataset.
-        domains: The domains, as for :meth:`DomainDataset.pick`; by default ``"clean"``, if the dataset has
-            it, and those that a stream is made of.
-        severity: The severity of the names that do not say theirs.
-        images: How many images a cell shows; the same rows in every domain.
-        seed: Seed of the choice of images.
-
-    Returns:
-        The sheet.
+    Domains and severity are as for :meth:`DomainDataset.pick`; by default ``"clean"``, if the dataset has it, and
+    the domains that a stream is made of. The seed is that of the choice of images.
     """
     require_int("images", images)
     shown = dataset.pick(domains, severity).domains

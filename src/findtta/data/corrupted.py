@@ -134,17 +134,10 @@ class Generation(Options):
 def generate(
     name: str, clean: DomainDataset, out: Path, how: Generation | None = None, *, progress: bool = True
 ) -> Path:
-    """Corrupt a clean set and write the result to disk; what a former run has finished is kept.
+    """Corrupt a set with the domain ``"clean"``, and write the result to the folder ``out``, which is returned.
 
-    Args:
-        name: The name of the result, such as ``"cifar10-c"``; tables will say that it is generated.
-        clean: The set, with the domain ``"clean"``.
-        out: The folder to write to; it must be new, or one that this function has made with the same settings.
-        how: The corruptions, their seed, the layout and so on.
-        progress: Whether to show a progress bar.
-
-    Returns:
-        ``out``.
+    The folder must be new, or one that this function has made with the same settings: what a former run has
+    finished is kept. Tables will show the name, such as ``"cifar10-c"``, and that the set is generated.
     """
     how = how or Generation()
     dataset = CorruptedDataset(clean, seed=how.seed, constants=how.constants)

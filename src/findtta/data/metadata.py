@@ -97,16 +97,11 @@ def reading(where: object, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Marker:
-    """What the marker file of a dataset folder says.
+    """What the marker file of a dataset folder says."""
 
-    Attributes:
-        name: The name of the dataset, such as ``"cifar10-c"``.
-        source: ``"published"`` for verified downloads, ``"generated"`` for data made by this package.
-        details: Everything else: hashes of what was downloaded, or the settings of what was made.
-    """
-
-    name: str
-    source: Literal["published", "generated"]
+    name: str  # the name of the dataset, such as ``"cifar10-c"``
+    source: Literal["published", "generated"]  # a verified download, or made by this package
+    # Everything else: hashes of what was downloaded, or the settings of what was made.
     details: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -32,25 +32,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Summary:
-    """The outcome of batch prediction.
+    """The outcome of batch prediction."""
 
-    Attributes:
-        images: Number of images of the input.
-        skipped: How many of them could not be read, in earlier runs or now; the reasons are in ``errors``.
-        blocks_before: Blocks that existed already.
-        blocks_now: Blocks that were computed.
-        seconds: Time taken.
-        execution: Where they were computed, and why.
-        output: The folder of predictions.
-    """
-
-    images: int
-    skipped: int
-    blocks_before: int
-    blocks_now: int
-    seconds: float
-    execution: Execution
-    output: Path
+    images: int  # number of images of the input
+    skipped: int  # how many of them could not be read, in earlier runs or now; the reasons are in ``errors``
+    blocks_before: int  # blocks that existed already
+    blocks_now: int  # blocks that were computed
+    seconds: float  # time taken
+    execution: Execution  # where they were computed, and why
+    output: Path  # the folder of predictions
 
     @property
     def predictions(self) -> Path:

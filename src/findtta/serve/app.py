@@ -83,7 +83,7 @@ class Frontend:
         self._engine = engine
         self._telemetry = telemetry
         self._batcher = Batcher[Pixels, _Row](
-            self._predict_batch,
+            run=self._predict_batch,
             max_batch=settings.max_batch,
             wait_s=settings.wait_ms / 1000,
             max_queue=settings.max_queue,

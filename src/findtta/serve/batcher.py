@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from findtta.errors import FindTTAError, InputError
@@ -25,63 +25,40 @@ class _Entry(Generic[Item, Result]):
     due: float
 
 
+@dataclass(eq=False)
 class Batcher(Generic[Item, Result]):
     """Collects items that arrive at about the same time, and has them processed together.
 
     Requests are taken in the order they came. A batch is sent as soon as it is full; one that is not, when its
     oldest request has waited long enough and a worker is idle. Full batches are sent ahead of a worker that is
     still busy, so that it never waits for the next one.
-
-    Args:
-        run: Processes a batch: one result per item, in order. If it raises, only this batch fails.
-        max_batch: The most items in a batch.
-        wait_s: How long a request waits for others, in seconds.
-        max_queue: The most items that wait or are being processed.
-        workers: How many batches are processed at a time.
-        ahead: How many full batches may be sent beyond that.
-
-    Attributes:
-        size: The number of items that wait or are being processed.
     """
 
-    def __init__(
-        self,
-        run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
-        *,
-        max_batch: int,
-        wait_s: float,
-        max_queue: int,
-        workers: int = 1,
-        ahead: int = 1,
-    ) -> None:
-        self._run = run
-        self._max_batch = max_batch
-        self._wait_s = wait_s
-        self._max_queue = max_queue
-        self._workers = workers
-        self._ahead = ahead
-        self.size = 0
-        self._waiting: deque[_Entry[Item, Result]] = deque()
-        self._batches: set[asyncio.Task[None] | None] = set()
-        self._timer: asyncio.TimerHandle | None = None
+    # Processes a batch: one result per item, in order. If it raises, only this batch fails.
+    run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]]
+    max_batch: int  # the most items in a batch
+    wait_s: float  # how long a request waits for others, in seconds
+    max_queue: int  # the most items that wait or are being processed
+    workers: int = 1  # how many batches are processed at a time
+    ahead: int = 1  # how many full batches may be sent beyond that
+    size: int = field(default=0, init=False)  # the number of items that wait or are being processed
+    _waiting: deque[_Entry[Item, Result]] = field(default_factory=deque, init=False)
+    _batches: set[asyncio.Task[None] | None] = field(default_factory=set, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Result]:
         """Have the items of one request processed, all in the same batch; returns one result per item, in order.
-
-        Args:
-            items: At most ``max_batch``.
-            timeout_s: How long to wait for the results; None waits as long as it takes.
 
         Raises:
             QueueFull: If there is no room; nothing was queued.
             TimeoutError: If the time is over; what was not sent yet never will be.
         """
-        if len(items) > self._max_batch:
-            raise InputError(f"items must be at most {self._max_batch}, the largest batch, got {len(items)}.")
-        if self.size + len(items) > self._max_queue:
-            raise QueueFull(f"{self.size} images are in the queue, and at most {self._max_queue} may be.")
+        if len(items) > self.max_batch:
+            raise InputError(f"items must be at most {self.max_batch}, the largest batch, got {len(items)}.")
+        if self.size + len(items) > self.max_queue:
+            raise QueueFull(f"{self.size} images are in the queue, and at most {self.max_queue} may be.")
         loop = asyncio.get_running_loop()
-        entry = _Entry(items, loop.create_future(), loop.time() + self._wait_s)
+        entry = _Entry(items, loop.create_future(), loop.time() + self.wait_s)
         self._waiting.append(entry)
         self.size += len(items)
         self._send()
@@ -102,8 +79,8 @@ class Batcher(Generic[Item, Result]):
             self._timer = None
         while self._waiting:
             entries, is_full = self._next()
-            busy = len(self._batches) >= self._workers
-            if busy and (not is_full or len(self._batches) >= self._workers + self._ahead):
+            busy = len(self._batches) >= self.workers
+            if busy and (not is_full or len(self._batches) >= self.workers + self.ahead):
                 return  # the end of a batch calls again
             due = self._waiting[0].due
             if not is_full and loop.time() < due:
@@ -116,7 +93,7 @@ class Batcher(Generic[Item, Result]):
     def _next(self) -> tuple[list[_Entry[Item, Result]], bool]:
         """Return the requests of the next batch, and whether nothing more fits."""
         entries: list[_Entry[Item, Result]] = []
-        room = self._max_batch
+        room = self.max_batch
         for entry in self._waiting:
             if len(entry.items) > room:
                 return entries, True
@@ -127,7 +104,7 @@ class Batcher(Generic[Item, Result]):
     async def _finish(self, entries: list[_Entry[Item, Result]]) -> None:
         items = [item for entry in entries for item in entry.items]
         try:
-            results = await self._run(items)
+            results = await self.run(items)
             if len(results) != len(items):
                 raise InputError(f"run must return one result per item ({len(items)}), got {len(results)}.")
             start = 0

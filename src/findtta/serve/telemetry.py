@@ -17,16 +17,9 @@ _NEWEST = 0.05
 
 
 class Telemetry:
-    """Metrics of one server; nothing is shared with others in the same process.
+    """Metrics of one server, of the layers whose groups and drift are recorded, and of classes by their labels.
 
-    Args:
-        layers: The names of the layers whose groups and drift are recorded.
-        labels: The names of the classes.
-
-    Attributes:
-        requests: Counts responses by path and status.
-        seconds: The time that requests for predictions take.
-        retries: Counts batches that are sent again.
+    Nothing is shared with others in the same process. What each metric is, its description says.
     """
 
     def __init__(self, layers: Sequence[str], labels: Sequence[str]) -> None:

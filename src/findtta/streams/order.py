@@ -18,36 +18,22 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Order:
-    """What a scenario gives: the samples one after the other, and where batches end.
+    """What a scenario gives: the samples one after the other, and where batches end."""
 
-    Attributes:
-        domain_ids: For each position the domain, shape (n,).
-        rows: For each position the row in that domain, shape (n,).
-        sizes: The size of each batch, shape (batches,).
-        passes: Passes over the data, each of the same number of batches.
-    """
-
-    domain_ids: Ints
-    rows: Ints
-    sizes: Ints
-    passes: int = 1
+    domain_ids: Ints  # the domain of each position, shape (n,)
+    rows: Ints  # the row of each position in its domain, shape (n,)
+    sizes: Ints  # the size of each batch, shape (batches,)
+    passes: int = 1  # over the data, each of the same number of batches
 
 
 @dataclass(frozen=True)
 class Scenario(Options, ABC):
-    """A way for samples to arrive; its fields are its settings.
-
-    Attributes:
-        name: The name of the scenario.
-        summary: One line for lists.
-        usual_severity: The severity, or severities, of the domains that it is made of unless others are asked for.
-        needs_clean: Whether it needs clean samples beside drifted ones.
-    """
+    """A way for samples to arrive; its fields are its settings."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    usual_severity: ClassVar[int | tuple[int, ...]] = 5
-    needs_clean: ClassVar[bool] = False
+    summary: ClassVar[str]  # one line for lists
+    usual_severity: ClassVar[int | tuple[int, ...]] = 5  # of its domains, unless others are asked for
+    needs_clean: ClassVar[bool] = False  # whether it needs clean samples beside drifted ones
 
     @abstractmethod
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:

@@ -183,9 +183,6 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
         batch_size: Samples in a full batch, 1 to 1024.
         seed: Seed of all that is random.
         **settings: Settings of the scenario.
-
-    Returns:
-        The stream.
     """
     arrangement = build(scenario, settings)
     # Integers of numpy become Python's, which JSON can write.
@@ -216,14 +213,7 @@ def build(scenario: str, settings: Mapping[str, Any]) -> Scenario:
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Read a scenario with settings as written on a command line.
-
-    Args:
-        text: Such as ``"crossmix"`` or ``"wild:delta=0.01,variant=paper"``.
-
-    Returns:
-        The name of the scenario and its settings, both checked.
-    """
+    """Read a scenario such as ``"wild:delta=0.01,variant=paper"``; returns its name and its settings, checked."""
     name, _, rest = text.partition(":")
     settings = parse_assignments(f"settings of stream {name!r}", rest.split(",") if rest else [])
     build(name, settings)

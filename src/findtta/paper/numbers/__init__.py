@@ -165,15 +165,10 @@ def _side_by_side(id: str, parts: Sequence[PaperTable]) -> PaperTable:
 
 
 def value(table_id: str, method: str, column: str) -> float | None:
-    """Return a printed number, or None if the paper compares the method, but not in this table.
+    """Return a printed number of a row or method, or None if the paper compares the method, but not in this table.
 
     >>> value("static", "find", "static/imagenet-c")
     31.78
-
-    Args:
-        table_id: A table, as for :func:`table`.
-        method: The name of a row, or of a method the paper compares.
-        column: The name of a column.
     """
     found = table(table_id)
     name = found.column(column).name
@@ -212,20 +207,13 @@ def printed_accuracy(
     network: str | None = None,
     domains: int = 15,
 ) -> PrintedAccuracy | None:
-    """Find the printed accuracies that come nearest to a stream of a dataset.
+    """Find the printed accuracies that come nearest to a stream of a dataset; None if there are none of such one.
+
+    Of the settings of the stream, delta and rounds must be those of the paper where they are given. The network is
+    that of most tables unless another is named. Of several numbers of domains the nearest is taken.
 
     >>> printed_accuracy("wild", "cifar10-c", {"delta": 0.1}).value("find")
     69.49
-
-    Args:
-        scenario: The scenario of the stream.
-        dataset: A dataset of the paper.
-        settings: The settings of the stream; delta and rounds must be those of the paper where they are given.
-        network: A network of the paper; the one of most tables if None.
-        domains: The number of domains. Of several numbers that the paper has, the nearest is taken.
-
-    Returns:
-        The accuracies, or None if the paper has none of such a stream.
     """
     exact = {name: settings[name] for name in ("delta", "rounds") if settings.get(name) is not None}
     asked = {"scenario": scenario, "dataset": dataset, **exact}
