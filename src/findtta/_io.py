@@ -1,16 +1,18 @@
-"""Files: written whole or not at all, JSON without NaN, and the one writer of Parquet."""
+"""Files: written whole or not at all, TOML, JSON without NaN, and the one writer of Parquet."""
 
 import math
 import os
 import re
 import secrets
+import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from findtta._extras import require
-from findtta.errors import OptionError
+from findtta.errors import InputError, OptionError
 
 #: Names of files that are being written; a killed process can leave one behind.
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
@@ -43,6 +45,25 @@ def write_file(path: Path, content: bytes) -> None:
         raise OptionError(
             f"{str(path)!r} cannot be written ({error.strerror or error}): name another folder."
         ) from error
+
+
+def remove_unfinished(folder: Path, older_than_s: float = -math.inf) -> None:
+    """Remove files that killed processes were writing; a young one may be one that is being written now."""
+    for path in folder.iterdir():
+        if UNFINISHED.fullmatch(path.name):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > older_than_s:
+                    path.unlink()
+
+
+def read_toml(path: Path, name: str = "file") -> dict[str, Any]:
+    """Read a TOML file; if that is not possible, an ``InputError`` that begins with ``name`` says why."""
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise InputError(f"{name}: {str(path)!r} cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise InputError(f"{name}: {str(path)!r} must be TOML in UTF-8: {error}.") from error
 
 
 def write_parquet(path: Path, schema: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

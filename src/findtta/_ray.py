@@ -18,19 +18,10 @@ from findtta.errors import OptionError, first_line
 
 
 def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Any:
-    """Join a Ray cluster, or start Ray on this machine.
+    """Join the Ray cluster at an address or at ``$RAY_ADDRESS``, or else start Ray here; returns ``ray``.
 
-    Args:
-        address: Address of the cluster; None means ``$RAY_ADDRESS`` if it is set, and a local Ray otherwise.
-        num_cpus: CPUs of a local Ray.
-        extra: The extra to name if Ray is not installed.
-        **local: More arguments of ``ray.init`` for a local Ray.
-
-    Returns:
-        The module ``ray``, initialized.
-
-    Raises:
-        OptionError: If Ray cannot be started or joined.
+    ``num_cpus`` and what follows are arguments of ``ray.init`` for a local Ray; ``extra`` is named if Ray is not
+    installed. Raises ``OptionError`` if Ray cannot be started or joined.
     """
     ray = require("ray", extra, "running on Ray")
     address = address or os.environ.get("RAY_ADDRESS")

@@ -28,6 +28,10 @@ class MissingExtraError(FindTTAError, ImportError):
     """An optional dependency is not installed."""
 
 
+class WorkerError(FindTTAError, RuntimeError):
+    """A process that took part in the work has ended early, or could not continue."""
+
+
 class SkippedUpdateWarning(UserWarning):
     """A batch was predicted but not learned from, because something in it is not finite."""
 

@@ -16,17 +16,11 @@ from findtta.errors import OptionError, UnknownNameError, close_matches
 
 
 def option(default: Any, meaning: str, **flag: Any) -> Any:
-    """Declare an option.
+    """Return a dataclass field with a default (``dict`` or ``list`` for an empty one) and its meaning for users.
 
-    Args:
-        default: Its default value, or a function that makes it if values of its type can change (``dict``).
-        meaning: What it does, in words that a user understands.
-        **flag: How it appears on the command line where that differs from what its name and type suggest:
-            ``flag`` (its name there, None for no flag), ``short`` (another name, such as ``"-o"``), ``metavar``,
-            ``choices``, ``nargs``, ``parse`` (from text to a value), ``shown`` (the default in words).
-
-    Returns:
-        The dataclass field.
+    What follows is how the option appears on the command line, where that differs from what its name and type
+    suggest: ``flag`` (its name there, None for no flag), ``short`` (another name, such as ``"-o"``), ``metavar``,
+    ``nargs``, ``parse`` (from text to a value), ``shown`` (the default in words).
     """
     metadata = {"meaning": meaning, **flag}
     if default in (dict, list):
@@ -108,7 +102,7 @@ def require_type(name: str, value: object, kind: Any) -> None:
         require_choice(name, value, *parts)
     elif origin is tuple:
         if not isinstance(value, tuple | list):
-            raise OptionError(f"{name} must be a list, got {value!r}.")
+            raise OptionError(f"{name} must be a tuple or list, got {value!r}.")
         for item in value:
             require_type(name, item, parts[0])
     elif origin is Mapping and not isinstance(value, Mapping):
@@ -200,15 +194,10 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def make_options(owner: str, kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
-    """Make options from their names and values.
+    """Make options from names and values; others keep their defaults.
 
-    Args:
-        owner: What has the options, for an error, such as ``"method 'find'"``.
-        kind: The class of the options.
-        given: The values by name; others keep their defaults.
-
-    Raises:
-        UnknownNameError: If there is no such option; the message says what each does.
+    If there is no such option, an ``UnknownNameError`` says what each of them does; it calls what has them by
+    ``owner``, such as ``"method 'find'"``.
     """
     known = {field.name: field for field in dataclasses.fields(kind)}
     for name in given:

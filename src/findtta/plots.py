@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from findtta._extras import require
+from findtta._io import read_toml
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Style = Literal["lines", "bands", "bars", "points"]
 Look = tuple[str, str, str]  # colour, marker, line
 
-_STYLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_STYLE = read_toml(Path(__file__).with_suffix(".toml"))
 _COLOURS: Mapping[str, str] = _STYLE["colours"]
 #: Colour, marker and line of each method and stream, the same in every figure.
 LOOKS: Mapping[str, Look] = {

@@ -163,7 +163,7 @@ def test_flags_replace_lists_and_win_over_settings(write):
         ("[grid]\nseeds = ['0']", OptionError, ["seed must be a whole number from 0", "got '0'"]),
         ("grid = 3", OptionError, ["[grid] must be a table"]),
         ("weights = 3", OptionError, ["weights must be a text"]),
-        ("domains = 'fog'", OptionError, ["domains must be a list, got"]),
+        ("domains = 'fog'", OptionError, ["domains must be a tuple or list"]),
     ],
 )
 def test_mistakes_in_a_file_are_named(write, text, error, messages):

@@ -262,7 +262,7 @@ def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path
     ("settings", "message"),
     [
         ({"reset": "always"}, "reset must be 'never' or 'domain'"),
-        ({"domains": "fog"}, "domains must be a list, got"),
+        ({"domains": "fog"}, "domains must be a tuple or list"),
         ({"domains": ["fog", 3]}, "domains must be a text, got 3"),
         ({"severity": "5"}, "severity must be a whole number, got"),
         ({"severity": [1, 2.5]}, "severity must be a whole number, got"),

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from findtta.data import corrupted
-from findtta.data.corrupted import CorruptedDataset, Generation, WorkerError, generate
+from findtta.data.corrupted import CorruptedDataset, Generation, generate
 from findtta.data.metadata import read_marker
 from findtta.data.open import load, read
-from findtta.errors import InputError, OptionError, UnknownNameError
+from findtta.errors import InputError, OptionError, UnknownNameError, WorkerError
 from make_datasets import InMemory, pictures, rows, write_cifar_c
 
 KINDS = ["contrast", "gaussian_noise"]

@@ -21,14 +21,14 @@ from findtta.algorithms.base import Cost
 from findtta.algorithms.learning import GradientAdapted, GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
-from findtta.options import Count, Number, Seed, option
+from findtta.options import Count, Number, Seed, Text, option
 
 
 @dataclass(frozen=True)
 class DeYOOptions(GradientOptions):
     """Options of DeYO."""
 
-    skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
+    skip_layers: tuple[Text, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
     margins: Literal["dataset", "imagenet"] = option(
         "dataset", "entropy margins by the number of classes ('dataset') or 'imagenet' (1000)"
     )

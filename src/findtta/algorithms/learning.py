@@ -26,7 +26,7 @@ from findtta.collapse import Collapse, CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import AtLeastZero, Count, Fraction, Options, option
+from findtta.options import AtLeastZero, Count, Fraction, Options, Text, option
 
 # Numbers of classes the authors published values for (CIFAR-10, CIFAR-100, ImageNet).
 PUBLISHED_CLASS_COUNTS = (10, 100, 1000)
@@ -50,15 +50,10 @@ class GradientOptions(Options):
     momentum: Fraction | None = option(None, "momentum of SGD, first beta of Adam")
     nesterov: bool | None = option(None, "Nesterov momentum (SGD only)")
     weight_decay: AtLeastZero | None = option(None, "weight decay")
-    skip_layers: tuple[str, ...] = option((), "layers whose name contains one of these are not trained")
+    skip_layers: tuple[Text, ...] = option((), "layers whose name contains one of these are not trained")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.skip_layers, tuple) or not all(isinstance(part, str) for part in self.skip_layers):
-            raise OptionError(
-                "skip_layers must be a tuple of parts of layer names, such as ('layer4',), got "
-                f"{self.skip_layers!r}."
-            )
         if self.momentum == 1:
             raise OptionError("momentum must be below 1, or nothing is ever forgotten, got 1.")
         if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:

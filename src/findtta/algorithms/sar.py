@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Cost
 from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
 from findtta.functional import softmax_entropy
-from findtta.options import AtLeastZero, Number, option
+from findtta.options import AtLeastZero, Number, Text, option
 
 NORM_FLOOR = 1e-12  # a zero gradient must not divide by zero
 
@@ -30,7 +30,7 @@ NORM_FLOOR = 1e-12  # a zero gradient must not divide by zero
 class SAROptions(GradientOptions):
     """Options of SAR."""
 
-    skip_layers: tuple[str, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
+    skip_layers: tuple[Text, ...] = option(("layer4",), "layers whose name contains one of these are not trained")
     entropy_margin: Number | None = option(None, "a sample is reliable if its entropy is below this (E0)")
     rho: AtLeastZero = option(
         0.05, "radius of the sharpness-aware step: how far parameters move before the second pass"

@@ -64,9 +64,6 @@ def compare(
         columns: What the columns are: a name in ``AXES``.
         value: What the cells show: a name in ``VALUES``.
         mix: Put everything into one table all the same; each setting that differs becomes a heading of each row.
-
-    Returns:
-        The tables.
     """
     for name, given, known in (("rows", rows, AXES), ("columns", columns, AXES), ("value", value, VALUES)):
         require_known(name, given, known)

@@ -64,19 +64,10 @@ def schedule(
 ) -> Schedule:
     """Plan runs, and look up which of them are stored already; nothing is written.
 
-    Args:
-        specs: The runs.
-        store: Where results may be stored, or None.
-        planner: Plans the runs.
-        again: Whether to compute stored runs again.
-        retry_failed: Whether to compute runs again that failed the last time.
-        unplanned: What to do with a run that cannot be planned: ``"raise"`` the error; ``"store"`` a record of the
-            failure (but raise if a name is unknown, or if no run at all can be planned); or only ``"return"`` the
-            record.
-        progress: Called with each run before it is planned.
-
-    Returns:
-        The schedule; its method ``run`` computes the runs.
+    Stored runs are computed ``again`` if that is asked for, and those that failed the last time with
+    ``retry_failed``. ``unplanned`` says what becomes of a run that cannot be planned: ``"raise"`` the error;
+    ``"store"`` a record of the failure (but raise if a name is unknown, or if no run at all can be planned); or
+    only ``"return"`` the record. ``progress`` is called with each run before it is planned.
     """
     planned = Schedule(store, keep_unplanned=unplanned == "store")
     first_error: Exception | None = None

@@ -20,13 +20,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from findtta import streams
+from findtta._io import read_toml
 from findtta.bench.plan import method_options
 from findtta.bench.spec import SETTINGS, RunSpec
 from findtta.data.open import SHAPES
@@ -105,12 +105,7 @@ def expand(grid: Grid) -> list[RunSpec]:
 def read(path: str | Path) -> Grid:
     """Read a grid from a TOML file."""
     path = Path(path)
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"grid: {path} cannot be read ({error.strerror or error}).") from error
-    except ValueError as error:
-        raise InputError(f"grid: {path} must be TOML in UTF-8: {error}.") from error
+    document = read_toml(path, "grid")
     try:
         lists, about = document.pop("grid", {}), str(document.pop("about", ""))
         _check_names("at the top", document, (*SETTINGS, "grid", "about"))

@@ -1,14 +1,14 @@
 """What a run gave: a JSON document, whether it is complete, and a flat row of it for other tools."""
 
 import dataclasses
-import importlib.resources
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, Self
 
+from findtta._io import read_toml
 from findtta.errors import InputError
 
 FORMAT = 1
@@ -164,9 +164,7 @@ class Field:
 
 _FIELDS = {
     group: {name: Field(**{"title": name.replace("_", " "), **about}) for name, about in fields.items()}
-    for group, fields in tomllib.loads(
-        importlib.resources.files("findtta.bench").joinpath("result.toml").read_text(encoding="utf-8")
-    ).items()
+    for group, fields in read_toml(Path(__file__).with_suffix(".toml")).items()
 }
 #: The columns of :func:`flat` in groups.
 FLAT_GROUPS = {group: fields for group, fields in _FIELDS.items() if group != "parts"}

@@ -3,12 +3,11 @@
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from findtta._io import UNFINISHED, atomic_write
+from findtta._io import atomic_write, remove_unfinished
 from findtta.bench.result import Result
 from findtta.errors import InputError, OptionError, UnknownNameError
 
@@ -50,7 +49,7 @@ class Store:
             tempfile.TemporaryFile(dir=self.folder).close()
         except OSError as error:
             raise self._unusable("a folder that can be written to", error) from error
-        self._remove_stale_files()
+        remove_unfinished(self.folder, _STALE_SECONDS)
 
     def digests(self) -> list[str]:
         """Return the digests that there are files for, without reading the files."""
@@ -155,14 +154,6 @@ class Store:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-
-    def _remove_stale_files(self) -> None:
-        """Remove what killed processes left behind; a young file may be one that is being written."""
-        for path in self.folder.iterdir():
-            if UNFINISHED.fullmatch(path.name):
-                with suppress(OSError):
-                    if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                        path.unlink()
 
     def _unusable(self, expected: str, error: OSError) -> OptionError:
         return OptionError(

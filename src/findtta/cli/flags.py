@@ -31,7 +31,7 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
         kind = _kind(annotation)
         help = f"{about['meaning']}{_default_text(field)}".replace("%", "%%")
         more: dict[str, Any] = {"metavar": about.get("metavar") or _METAVARS.get(kind, "NAME")}
-        if choices := about.get("choices") or _choices(annotation):
+        if choices := _choices(annotation):
             more = {"choices": choices}
         if kind is bool:
             more = {"action": "store_true"}

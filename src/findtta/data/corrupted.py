@@ -44,7 +44,7 @@ from findtta.data.dataset import (
 )
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import require_room
-from findtta.errors import FindTTAError, InputError, OptionError
+from findtta.errors import InputError, OptionError, WorkerError
 from findtta.options import Count, Options, Seed, option, require_known
 
 Layout = Literal["arrays", "folders"]
@@ -93,10 +93,6 @@ class CorruptedDataset(DomainDataset):
         if severity is None:
             return images
         return corrupt(images, kind, severity, seed=self.seed, index=rows, constants=self.constants)
-
-
-class WorkerError(FindTTAError, RuntimeError):
-    """A process that made images has ended early."""
 
 
 #: Makes some rows of a domain and writes them to a place; returns how many.

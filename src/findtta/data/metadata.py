@@ -29,15 +29,10 @@ _WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def class_list(classes: Classes | None) -> tuple[str, ...] | None:
-    """Return the names that the option ``classes`` gives, in the order of the labels.
+    """Return the names that the option ``classes`` gives, in the order of the labels; None if it was not given.
 
-    Args:
-        classes: The names themselves; or a text file with one per line (of lines that begin with a WordNet id,
-            the id); or a JSON file with a list of names, a list of (folder, name) pairs, or a table from label
-            to such a pair.
-
-    Returns:
-        The names, or None if the option was not given.
+    It is the names themselves; or a text file with one per line (of lines that begin with a WordNet id, the id);
+    or a JSON file with a list of names, a list of (folder, name) pairs, or a table from label to such a pair.
     """
     if classes is None:
         return None

@@ -10,7 +10,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from findtta._extras import require
+from findtta._io import read_toml
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.options import require_known
@@ -61,7 +61,7 @@ class PublishedSet:
 #: The datasets of ``published.toml`` by name.
 PUBLISHED: Mapping[str, PublishedSet] = {
     name: PublishedSet(**{**table, "archives": {part: Archive(**one) for part, one in table["archives"].items()}})
-    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
+    for name, table in read_toml(Path(__file__).with_suffix(".toml")).items()
 }
 
 

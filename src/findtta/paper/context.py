@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from findtta._io import read_toml
 from findtta.bench import RunSpec
 from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
@@ -174,12 +174,7 @@ def make_setup(fields: Mapping[str, Any]) -> Setup:
 
 def read_setups(path: Path) -> tuple[Setup, ...]:
     """Read a TOML file of setups, tables ``[[setup]]``; paths in it are relative to it."""
-    try:
-        content = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise InputError(f"--setup: {str(path)!r} cannot be read ({error.strerror or error}).") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"--setup: {str(path)!r} is not valid TOML: {error}.") from error
+    content = read_toml(path, "--setup")
     tables = content.pop("setup", None)
     if content or not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         raise InputError(f"--setup: {str(path)!r} must have tables [[setup]] and nothing else.")

@@ -5,12 +5,13 @@ An item never computes anything itself: ``gather`` does, through a store, so tha
 
 import dataclasses
 import functools
-import importlib.resources
-import tomllib
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from findtta._io import read_toml
 from findtta.bench import RunSpec
 from findtta.errors import UnknownNameError, close_matches
 from findtta.paper import numbers
@@ -160,9 +161,8 @@ def table(title: str, corner: str, columns: Iterable[Column], rows: Mapping[str,
 @functools.cache
 def all_items() -> Mapping[str, Item]:
     """Return all items by their ids, in the order of the paper."""
-    text = importlib.resources.files(__package__).joinpath("items.toml").read_text(encoding="utf-8")
     found: dict[str, Item] = {}
-    for kind, declared in tomllib.loads(text).items():
+    for kind, declared in read_toml(Path(__file__).with_suffix(".toml")).items():
         for id, fields in declared.items():
             module, _, name = fields.pop("class").partition(":")
             maker = getattr(importlib.import_module(f"findtta.paper.{module}"), name)

@@ -86,8 +86,7 @@ def measure_memory(plan: Plan, settings: Settings) -> Values:
     """
     (result,) = Processes(workers=1, threads=1).execute([Task.of(plan)])
     if result.status == "failed":
-        error = result.error or {}
-        raise RuntimeError(f"{error.get('type')}: {error.get('message')}")
+        raise RuntimeError(result.error_text)
     return {"megabytes": result.cost["peak_memory_mb"]}
 
 

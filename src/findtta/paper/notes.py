@@ -1,12 +1,12 @@
 """What a reader must know of our numbers: where the setting differs from the paper's, and what they come from."""
 
-import importlib.resources
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import findtta
+from findtta._io import read_toml
 from findtta.bench import RunSpec
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.context import Context, Setup, is_dataset
@@ -14,7 +14,7 @@ from findtta.paper.numbers import DATASETS, METHODS, table
 from findtta.paper.results import Results
 
 #: Notes that several items have, and what they are made of.
-TEXTS = tomllib.loads(importlib.resources.files(__package__).joinpath("notes.toml").read_text(encoding="utf-8"))
+TEXTS = read_toml(Path(__file__).with_suffix(".toml"))
 _SHOWN = 3  # of names in a list
 
 Config = Mapping[str, Any]

@@ -53,14 +53,7 @@ class Partitioner(Options):
     library_defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Label the samples of a batch.
-
-        Args:
-            features: Instance means of one layer, ``(B, C)``.
-
-        Returns:
-            Labels, int64 ``(B,)``, on the device of ``features``.
-        """
+        """Return labels, int64 ``(B,)``, of the samples of a batch, by their means in one layer, ``(B, C)``."""
         label = self.label
         if not self.exportable and torch.compiler.is_compiling():
             # A compiled graph cannot hold it; compilation resumes after it. Not as a decorator: that would

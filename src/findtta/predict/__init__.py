@@ -5,7 +5,7 @@ batches into blocks. Which process computes a block, and when, has no influence,
 millions on a cluster, and a run that was killed twice give the same files.
 """
 
-from findtta.predict.compute import WorkerError
+from findtta.errors import WorkerError
 from findtta.predict.pipeline import Summary, predict
 from findtta.predict.settings import RAY_FROM, Settings
 

@@ -19,7 +19,7 @@ from findtta._extras import require
 from findtta._io import finite
 from findtta._processes import usable_cores
 from findtta._ray import ray_session, worker_error
-from findtta.errors import FindTTAError, OptionError
+from findtta.errors import OptionError, WorkerError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.settings import Settings
 from findtta.predict.sources import Part
@@ -38,10 +38,6 @@ Record = dict[str, Any]
 _Read = tuple[int, str, Future[Pixels]]
 #: The number of the block and the records of each batch, in order; closing it stops what computes them.
 Predicted = Generator[tuple[int, list[Record]], None, None]
-
-
-class WorkerError(FindTTAError, RuntimeError):
-    """Ray workers could not continue."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from findtta._extras import require
-from findtta._io import UNFINISHED, atomic_write, write_file, write_parquet
+from findtta._io import UNFINISHED, atomic_write, remove_unfinished, write_file, write_parquet
 from findtta._processes import torch_threads
 from findtta.errors import InputError, OptionError
 from findtta.predict.compute import Predicted, Reader, Record, compute_on_ray, predict_batch
@@ -197,9 +197,7 @@ class Output:
             write_file(file, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
         for folder in (self.folder, self.predictions, self.errors):
             folder.mkdir(exist_ok=True)
-            for path in folder.iterdir():
-                if UNFINISHED.fullmatch(path.name):  # a killed process was writing it
-                    path.unlink(missing_ok=True)
+            remove_unfinished(folder)
 
     def _require_same(self, file: Path, manifest: Mapping[str, Any]) -> None:
         try:

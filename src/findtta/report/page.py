@@ -5,7 +5,6 @@ Here is what the page says; how it looks is up to the template, the style sheet 
 
 import base64
 import hashlib
-import importlib.resources
 import json
 import math
 import os
@@ -116,7 +115,7 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
 
 
 def _file(name: str) -> str:
-    return importlib.resources.files("findtta.report").joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Corruptions of images: the fifteen of the benchmark and four more, at five severities."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from findtta._io import read_toml
 from findtta.data.corruptions import blur, digital, noise, weather
 from findtta.data.dataset import ALL_CORRUPTIONS, SEVERITIES, Images, are_images, describe
 from findtta.data.randomness import sample_keys
@@ -28,9 +28,7 @@ CORRUPTIONS: Mapping[str, Callable[..., Images]] = {
     if hasattr(family, name)
 }
 #: The constants of ``constants.toml``: table to corruption to the constants of each severity.
-TABLES: Mapping[str, Mapping[str, list[list[float]]]] = tomllib.loads(
-    Path(__file__).with_name("constants.toml").read_text("utf-8")
-)
+TABLES: Mapping[str, Mapping[str, list[list[float]]]] = read_toml(Path(__file__).with_name("constants.toml"))
 #: Images whose shorter side is below this get the constants of CIFAR unless told otherwise.
 IMAGENET_FROM = 96
 SMALLEST_SIDE = 32

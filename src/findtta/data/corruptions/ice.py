@@ -5,7 +5,6 @@ barbs of its own; over them lie finer grain, patches and a slow change across th
 the distribution of brightness and the tint follow statistics of the frost in the benchmark's own output.
 """
 
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from findtta._io import read_toml
 from findtta.data import randomness
 from findtta.data.corruptions._filters import mixed
 from findtta.data.dataset import Images
@@ -26,7 +26,7 @@ QUANTILES = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.
 
 
 #: What each texture looks like; ``ice.toml`` says what its entries mean.
-KINDS: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["kinds"]
+KINDS: list[dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))["kinds"]
 TEXTURES = len(KINDS)
 
 

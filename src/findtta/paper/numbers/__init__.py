@@ -7,14 +7,14 @@ name them side by side.
 
 import dataclasses
 import functools
-import importlib.resources
 import statistics
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from findtta._io import read_toml
 from findtta.options import require_known
 
 #: The methods the paper compares, by their names here, in the order of its main table.
@@ -44,8 +44,7 @@ COMPARISONS: Mapping[str, Callable[[float, float], float]] = {
 
 def read(name: str) -> dict[str, Any]:
     """Return the content of the data file ``name``, given without its ending."""
-    text = importlib.resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return read_toml(Path(__file__).with_name(f"{name}.toml"))
 
 
 # Tables
