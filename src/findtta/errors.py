@@ -1,7 +1,7 @@
 """The one error family: every message names the argument, what was expected, what came and the fix."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FindTTAError(Exception):
@@ -38,6 +38,12 @@ class SkippedUpdateWarning(UserWarning):
 
 class UnusedLayerWarning(UserWarning):
     """The model did not run some of its BatchNorm layers, so they have no effect."""
+
+
+def few(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+    """Return the first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def first_line(error: BaseException) -> str:

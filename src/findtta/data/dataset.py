@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.errors import OptionError, UnknownNameError, close_matches
+from findtta.errors import OptionError, UnknownNameError, close_matches, few
 from findtta.images import Preprocessing
 from findtta.options import require_int
 
@@ -104,10 +104,9 @@ class DomainDataset(ABC):
     def check_domain(self, domain: str) -> None:
         """Raise an error that helps if there is no such domain."""
         if domain not in self.domains:
-            shown, more = ", ".join(self.domains[:20]), len(self.domains) - 20
             raise UnknownNameError(
                 f"domain: {self.name} has no {domain!r}.{close_matches(domain, self.domains)} "
-                f"It has {shown}{f' and {more} more' if more > 0 else ''}."
+                f"It has {few(self.domains, 20)}."
             )
 
     def batch(self, domain_ids: Rows, rows: Rows) -> tuple[Images, Labels]:

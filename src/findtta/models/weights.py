@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from findtta._io import atomic_write
-from findtta.errors import OptionError, first_line
+from findtta.errors import OptionError, few, first_line
 from findtta.models.card import ModelCard
 
 State = dict[str, Tensor]
@@ -70,7 +70,7 @@ def fit(net: nn.Module, state: State, *, arch: str, source: str) -> None:
         if name in state and state[name].shape != wanted[name].shape
     ]
     found = {"are missing": missing, "belong to no layer": surplus, "have another shape": shapes}
-    problems = [f"{len(names)} tensors {what} ({_some(names)})" for what, names in found.items() if names]
+    problems = [f"{len(names)} tensors {what} ({few(names, 3)})" for what, names in found.items() if names]
     if problems:
         raise OptionError(
             f"weights {source!r} do not fit {arch}: {'; '.join(problems)}. "
@@ -135,7 +135,3 @@ def _bare(state: object) -> State:
     prefix = "module."
     wrapped = all(name.startswith(prefix) for name in state)
     return {name.removeprefix(prefix) if wrapped else name: tensor for name, tensor in state.items()}
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

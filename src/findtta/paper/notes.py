@@ -8,6 +8,7 @@ from typing import Any
 import findtta
 from findtta._io import read_toml
 from findtta.bench import RunSpec
+from findtta.errors import few
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.numbers import DATASETS, METHODS, table
@@ -15,7 +16,6 @@ from findtta.paper.results import Results
 
 #: Notes that several items have, and what they are made of.
 TEXTS = read_toml(Path(__file__).with_suffix(".toml"))
-_SHOWN = 3  # of names in a list
 
 Config = Mapping[str, Any]
 
@@ -60,8 +60,11 @@ def outcome_notes(results: Results) -> list[str]:
         if reading.status == "failed":
             failed[_reason(reading.error)].append(f"measurement of {reading.probe['kind']}")
     return [
-        *(f"Failed: {_some(names)}. {reason}" for reason, names in failed.items()),
-        *(f"The predictions of {display(name)} collapsed: {_some(places)}." for name, places in collapsed.items()),
+        *(f"Failed: {few(names, 3, '; ')}. {reason}" for reason, names in failed.items()),
+        *(
+            f"The predictions of {display(name)} collapsed: {few(places, 3, '; ')}."
+            for name, places in collapsed.items()
+        ),
     ]
 
 
@@ -161,8 +164,3 @@ def _per_domain(configs: Iterable[Config]) -> list[int]:
 def _reason(error: Mapping[str, str] | None) -> str:
     error = error or {}
     return f"{error.get('type')}: {' '.join(error.get('message', '').split())}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return "; ".join(names[:_SHOWN]) + more

@@ -18,7 +18,7 @@ import numpy as np
 
 from findtta._io import write_file
 from findtta.data.dataset import DomainDataset
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError, OptionError, few
 from findtta.options import make_options, parse_assignments, require_int, require_known
 from findtta.streams.order import Ints, Scenario
 from findtta.streams.scenarios import SCENARIOS
@@ -124,7 +124,7 @@ class Stream:
         if dataset.identity == self.dataset:
             return
         if tuple(dataset.domains) != self.domains:
-            difference = f"its domains are {_few(self.domains)}, those of the dataset {_few(dataset.domains)}"
+            difference = f"its domains are {few(self.domains)}, those of the dataset {few(dataset.domains)}"
         else:
             difference = "the domains are the same, but labels or images differ"
         raise InputError(
@@ -262,7 +262,3 @@ def summarize(stream: Stream, dataset: DomainDataset) -> Summary:
         classes=len(pairs) / len(stream),
         digest=stream.digest,
     )
-
-
-def _few(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
