@@ -159,7 +159,7 @@ def test_mistakes_are_told_before_anything_is_run(words, error, message, runs):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[[setup]", "not valid TOML"),
+        ("[[setup]", "must be TOML"),
         ("[setup]\ndata = 'x'", r"tables \[\[setup\]\]"),
         ("[[setup]]\ndata = 'cifar10-c'\nmodle = 'x'", "Did you mean 'model'"),
         ("[[setup]]\nas = 'imagenet'", "Did you mean 'imagenet-c'"),

@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -64,37 +64,33 @@ class _Row(NamedTuple):
     batch_size: int
 
 
+@dataclass(eq=False)
 class Frontend:
     """The state of a running server, and ``app``, which a web server runs.
 
     The page's comparison loads the model when it is first used, unless one is given that has it already.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        description: Description,
-        engine: Engine,
-        telemetry: Telemetry,
-        comparison: Comparison | None = None,
-    ) -> None:
-        self._settings = settings
-        self._description = description
-        self._engine = engine
-        self._telemetry = telemetry
+    settings: Settings
+    description: Description
+    engine: Engine
+    telemetry: Telemetry
+    comparison: Comparison | None = None
+
+    def __post_init__(self) -> None:
         self._batcher = Batcher[Pixels, _Row](
             run=self._predict_batch,
-            max_batch=settings.max_batch,
-            wait_s=settings.wait_ms / 1000,
-            max_queue=settings.max_queue,
-            workers=settings.most_replicas,
+            max_batch=self.settings.max_batch,
+            wait_s=self.settings.wait_ms / 1000,
+            max_queue=self.settings.max_queue,
+            workers=self.settings.most_replicas,
         )
         # Few at a time bound the memory of decoded images.
         self._decoders = asyncio.Semaphore(min(4, os.cpu_count() or 1))
         self._pending_bytes = 0
         self._active = 0
         self._draining = False
-        self.app = self._build(comparison or Comparison(settings))
+        self.app = self._build(self.comparison or Comparison(self.settings))
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
@@ -115,16 +111,16 @@ class Frontend:
             loop = asyncio.get_running_loop()
             start = loop.time()
             images, digests = await self._read(request)
-            left = self._settings.timeout_s - (loop.time() - start)
+            left = self.settings.timeout_s - (loop.time() - start)
             rows = await self._batcher.submit(images, max(left, 0.001))
             content = {
                 "predictions": [self._entry(row, digest, top) for row, digest in zip(rows, digests, strict=True)],
                 "request_id": request.scope[REQUEST_ID],
-                "model": self._description.model,
-                "method": self._description.method,
+                "model": self.description.model,
+                "method": self.description.method,
                 "batch_size": rows[0].batch_size,
             }
-            self._telemetry.seconds.observe(loop.time() - start)
+            self.telemetry.seconds.observe(loop.time() - start)
             return json_response(content)
 
     async def preprocess(self, request: Request) -> Response:
@@ -140,24 +136,24 @@ class Frontend:
 
     async def info(self) -> Response:
         """Describe the model, its method and what is accepted."""
-        description = asdict(self._description)
-        return json_response({**description, "limits": self._settings.public(), "findtta": findtta.__version__})
+        description = asdict(self.description)
+        return json_response({**description, "limits": self.settings.public(), "findtta": findtta.__version__})
 
     async def health(self) -> Response:
         """Tell whether requests are accepted."""
-        status = "draining" if self._draining else "ok" if self._engine.healthy else "model_unavailable"
+        status = "draining" if self._draining else "ok" if self.engine.healthy else "model_unavailable"
         return json_response({"status": status, "queue": self._batcher.size}, 200 if status == "ok" else 503)
 
     async def metrics(self) -> Response:
         """Return the metrics in Prometheus' text format."""
-        return PlainTextResponse(self._telemetry.text(self._batcher.size), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(self.telemetry.text(self._batcher.size), media_type="text/plain; version=0.0.4")
 
     @contextlib.contextmanager
     def _accepted(self) -> Iterator[None]:
         """Count a request that will be answered even if the server is told to stop."""
         if self._draining:
             raise RequestError(503, "draining", "the server is stopping; ask another one.", retry_after_s=5)
-        if self._batcher.size >= self._settings.max_queue:  # before its body is read
+        if self._batcher.size >= self.settings.max_queue:  # before its body is read
             raise busy("the queue is full")
         self._active += 1
         try:
@@ -174,23 +170,23 @@ class Frontend:
             async for chunk in request.stream():
                 held += len(chunk)
                 self._pending_bytes += len(chunk)
-                if self._pending_bytes > self._settings.max_pending_bytes:
+                if self._pending_bytes > self.settings.max_pending_bytes:
                     raise busy("the server is reading too many bodies")
                 yield chunk
 
         try:
-            async with reading(self._settings.timeout_s):
-                content = await receive(request.headers, counted(), self._settings.most_images)
+            async with reading(self.settings.timeout_s):
+                content = await receive(request.headers, counted(), self.settings.most_images)
             async with self._decoders:
                 return await run_in_threadpool(
-                    read_request, content, self._settings, self._description.preprocessing
+                    read_request, content, self.settings, self.description.preprocessing
                 )
         finally:
             self._pending_bytes -= held
 
     async def _predict_batch(self, images: Sequence[Pixels]) -> Sequence[_Row]:
-        predictions = await self._engine.predict(np.stack(images))
-        self._telemetry.count_batch(predictions)
+        predictions = await self.engine.predict(np.stack(images))
+        self.telemetry.count_batch(predictions)
         groups, drift = predictions.last_groups.tolist(), predictions.sample_drift.tolist()
         rows = zip(predictions.probabilities, groups, drift, strict=True)
         return [_Row(*row, batch_size=len(images)) for row in rows]
@@ -198,7 +194,7 @@ class Frontend:
     def _entry(self, row: _Row, digest: str, top: int) -> dict[str, Any]:
         """Return one prediction; classes of equal probability are listed in their order."""
         best = np.argsort(-row.probabilities, kind="stable")[:top].tolist()
-        labels = self._description.labels
+        labels = self.description.labels
         values = row.probabilities[best].tolist()
         return {
             "label": labels[best[0]],
@@ -214,7 +210,7 @@ class Frontend:
         app = FastAPI(
             title="findtta",
             version=findtta.__version__,
-            summary=f"{self._description.model} under {self._description.method}",
+            summary=f"{self.description.model} under {self.description.method}",
             docs_url=None,  # the usual page fetches scripts from elsewhere
             redoc_url=None,
             exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), _refuse),
@@ -223,11 +219,12 @@ class Frontend:
         app.post("/v1/preprocess", response_class=Response, openapi_extra=OPENAPI)(self.preprocess)
         for path, endpoint in {"/v1/info": self.info, "/healthz": self.health, "/metrics": self.metrics}.items():
             app.get(path, response_class=Response)(endpoint)
-        app.include_router(compare_routes(self._settings, comparison))
+        app.include_router(compare_routes(self.settings, comparison))
         add_pages(app)
-        return Guard(app, self._settings, self._telemetry, known_paths=list(app.openapi()["paths"]))
+        return Guard(app, self.settings, self.telemetry, known_paths=frozenset(app.openapi()["paths"]))
 
 
+@dataclass(frozen=True, eq=False)
 class Guard:
     """What every request passes first: names it, requires the key, bounds its body and counts the response.
 
@@ -235,23 +232,20 @@ class Guard:
     header says. Paths that are not known are counted together.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: Settings, telemetry: Telemetry, known_paths: Collection[str]
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._telemetry = telemetry
-        self._known_paths = frozenset(known_paths)
+    app: ASGIApp
+    settings: Settings
+    telemetry: Telemetry
+    known_paths: Collection[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; see ASGI."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = scope[REQUEST_ID] = given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
-        path = scope["path"] if scope["path"] in self._known_paths else "other"
+        path = scope["path"] if scope["path"] in self.known_paths else "other"
         started = False
 
         async def send_named(message: Message) -> None:
@@ -259,12 +253,12 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message).update({"x-request-id": name, **_SECURITY})
-                self._telemetry.requests.labels(path, str(message["status"])).inc()
+                self.telemetry.requests.labels(path, str(message["status"])).inc()
             await send(message)
 
         try:
             self._require_key(scope["path"], headers)
-            await self._app(scope, _bounded(receive, headers, largest_body(headers, self._settings)), send_named)
+            await self.app(scope, _bounded(receive, headers, largest_body(headers, self.settings)), send_named)
         except Exception as error:  # FastAPI raises it again after it has sent the response
             response = await _refuse(Request(scope), error)
             if response.status_code == 500:
@@ -273,7 +267,7 @@ class Guard:
                 await response(scope, receive, send_named)
 
     def _require_key(self, path: str, headers: Headers) -> None:
-        key = self._settings.api_key
+        key = self.settings.api_key
         if key is None or not (path.startswith("/v1/") or path == "/metrics"):
             return
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
