@@ -3,7 +3,6 @@
 Everything comes with the package: drawn shapes, their corruptions and a model trained on clean ones.
 """
 
-import itertools
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from findtta.bench.plan import Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
-from findtta.images import to_input
 from findtta.tables import render
 
 METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star", "find-soft")
@@ -82,8 +80,7 @@ def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ign
     results = {(spec.method, spec.stream): result for spec, result in planned.pairs()}
     model = findtta.models.load("shapes-resnet26")
     plan = planner.plan(RunSpec(stream="crossmix", **shared))
-    timed = itertools.islice(plan.stream, _TIMED_BATCHES)
-    batches = [to_input(plan.dataset.batch(batch.domain_ids, batch.rows)[0]) for batch in timed]
+    batches = [inputs for inputs, _, _ in plan.batches(_TIMED_BATCHES)]
     adapted = {method: findtta.adapt(model, method) for method in METHODS}
     ratios = interleaved_ratios(adapted, batches, baseline="source", warmup=_TIMED_BATCHES)
     return Outcome(results, ratios, model.card.clean_accuracy or 0.0)

@@ -22,7 +22,6 @@ from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.collapse import CollapseGuard
 from findtta.errors import InputError, OptionError, first_line
-from findtta.images import to_input
 from findtta.streams import Batch
 
 BINS = 15  # of confidence, for the calibration error
@@ -51,11 +50,10 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
     guard = CollapseGuard().to(device)
     latencies, groups = array("d"), GroupCounts()
     last_domain: int | None = None
-    for batch in plan.stream:
-        images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
+    for inputs, labels, batch in plan.batches():
         if plan.spec.reset == "domain":
             last_domain = _reset_at_new_domain(adapted, batch, last_domain)
-        seconds, logits = timed(adapted, to_input(images, device))
+        seconds, logits = timed(adapted, inputs)
         latencies.append(1e3 * seconds)
         metrics.update(logits, labels, batch.domain_ids, batch.round)
         guard.observe(logits)

@@ -3,26 +3,28 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import findtta
 from findtta import streams
 from findtta.bench.spec import RunSpec
-from findtta.data.dataset import DomainDataset
+from findtta.data.dataset import DomainDataset, Labels
 from findtta.data.open import load as load_data
 from findtta.errors import InputError, OptionError
-from findtta.images import Preprocessing
+from findtta.images import Preprocessing, to_input
 from findtta.models import Classifier, load, preprocessing_of, weights_digest
 from findtta.options import Options
 from findtta.registry import build_options, load_method
-from findtta.streams import Stream
+from findtta.streams import Batch, Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,12 @@ class Plan:
     options: Mapping[str, Any]  # those that the method is given
     config: Mapping[str, Any]  # all that decides the result, as plain values without paths
     digest: str  # the identity of the run: a digest of ``config``
+
+    def batches(self, limit: int | None = None) -> Iterator[tuple[Tensor, Labels, Batch]]:
+        """Yield the inputs, on the device of the run, and the labels of each batch, up to a limit."""
+        for batch in itertools.islice(self.stream, limit):
+            images, labels = self.dataset.batch(batch.domain_ids, batch.rows)
+            yield to_input(images, self.spec.device), labels, batch
 
 
 class Planner:

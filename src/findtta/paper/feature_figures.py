@@ -33,7 +33,6 @@ CORRUPTIONS = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")
 _DEEP = 1 / 3
 _USUAL_COLD_START = 10
 _SHARE_COLUMNS = 120
-_LEGEND_COLUMNS = 5
 _INCHES = 9.0
 
 
@@ -267,9 +266,8 @@ class Scenarios(Item):
 
 def _draw_streams(figure: Figure, streams: Mapping[str, Mapping[str, Any]]) -> None:
     import numpy as np
-    from matplotlib.patches import Patch
 
-    from findtta.streams.plot import View, domain_colours, draw_view
+    from findtta.streams.plot import View, domain_colours, draw_legend, draw_view
 
     colours = domain_colours([domain for stream in streams.values() for domain in stream["domains"]])
     axes = figure.subplots(len(streams), 1, squeeze=False)[:, 0]
@@ -277,13 +275,7 @@ def _draw_streams(figure: Figure, streams: Mapping[str, Mapping[str, Any]]) -> N
         view = View(stream["title"], np.asarray(stream["edges"]), np.asarray(stream["shares"], dtype=float))
         draw_view(axis, view, [colours[domain] for domain in stream["domains"]])
         axis.set_title(title, loc="left", fontsize=10)
-    figure.legend(
-        handles=[Patch(color=colour, label=_plain(domain)) for domain, colour in colours.items()],
-        loc="outside lower center",
-        ncols=_LEGEND_COLUMNS,
-        fontsize=8,
-        frameon=False,
-    )
+    draw_legend(figure, {_plain(domain): colour for domain, colour in colours.items()})
 
 
 def _plain(domain: str) -> str:

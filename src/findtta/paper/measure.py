@@ -29,7 +29,6 @@ from findtta.bench.executors import Processes, Task
 from findtta.data.contact_sheet import contact_sheet
 from findtta.errors import FindTTAError, InputError, OptionError, SkippedUpdateWarning
 from findtta.functional import count_groups, nmi, partition, purity
-from findtta.images import to_input
 from findtta.streams.plot import views
 
 Settings = Mapping[str, Any]
@@ -49,7 +48,7 @@ def measure_times(plan: Plan, settings: Settings) -> Values:
     its ``ratio`` (to the source's time, the median over batches), ``seconds`` (the median) and its ``forward`` and
     ``backward`` passes, or an ``error``.
     """
-    inputs = [inputs for inputs, _, _ in _batches(plan, settings["batches"])]
+    inputs = [inputs for inputs, _, _ in plan.batches(settings["batches"])]
     batches = [one for one in inputs if len(one) == plan.spec.batch_size]
     if len(batches) < 2:
         raise InputError(
@@ -125,7 +124,7 @@ def measure_groups(plan: Plan, settings: Settings) -> Values:
         assert isinstance(layer, FABN)
         layer.partition = functools.partial(observe, name)
     present = defaultdict(list)
-    for inputs, labels, batch in _batches(plan, settings["batches"]):
+    for inputs, labels, batch in plan.batches(settings["batches"]):
         truths |= zip(TRUTHS, (torch.from_numpy(batch.domain_ids.copy()), torch.from_numpy(labels)), strict=True)
         for name, truth in truths.items():
             present[name].append(float(len(truth.unique())))
@@ -168,7 +167,7 @@ def measure_gradients(plan: Plan, settings: Settings) -> Values:
     found: dict[int, float] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkippedUpdateWarning)  # such batches have no step
-        for inputs, _, batch in _batches(plan, settings["batches"]):
+        for inputs, _, batch in plan.batches(settings["batches"]):
             norms.clear()
             adapted(inputs)
             if norms:
@@ -187,7 +186,7 @@ def measure_distances(plan: Plan, settings: Settings) -> Values:
     chosen = dict(layers[-max(1, round(len(layers) * float(settings["part"]))) :])
     found: dict[str, list[tuple[int, float, float, float]]] = {}
     with watched_features(chosen) as seen:
-        for inputs, labels, batch in _batches(plan):
+        for inputs, labels, batch in plan.batches():
             if len(labels) < 2 or (batch.domain_ids != batch.domain_ids[0]).any():
                 continue  # a batch of one has no distances, a mixed batch none of one domain
             correct = (adapted(inputs).argmax(1).cpu() == torch.from_numpy(labels)).float().mean()
@@ -220,7 +219,7 @@ def measure_map(plan: Plan, settings: Settings) -> Values:
     features: list[Tensor] = []
     found: list[tuple[int, int, int]] = []
     with watched_features({name: layer}) as seen:
-        for inputs, labels, batch in _batches(plan):
+        for inputs, labels, batch in plan.batches():
             model(inputs)
             features.append(seen[name].cpu())
             found += zip(batch.domain_ids.tolist(), labels.tolist(), batch.rows.tolist(), strict=True)
@@ -327,12 +326,3 @@ def _adapted(plan: Plan, method: str, **options: Any) -> Adapted:
     adapted = findtta.adapt(plan.model, method, **options)
     adapted.to(device=torch.device(plan.spec.device))
     return adapted
-
-
-def _batches(plan: Plan, limit: int | None = None) -> Iterator[tuple[Tensor, Any, Any]]:
-    """Yield the inputs, labels and batch of a stream, at most ``limit`` of them."""
-    for batch in plan.stream:
-        if limit is not None and batch.index >= limit:
-            return
-        images, labels = plan.dataset.batch(batch.domain_ids, batch.rows)
-        yield to_input(images, torch.device(plan.spec.device)), labels, batch

@@ -116,8 +116,6 @@ def save_figure(streams: Sequence[Stream], path: Path) -> None:
 
 
 def _draw_figure(figure: Figure, streams: Sequence[Stream], colours: Mapping[str, Colour]) -> None:
-    from matplotlib.patches import Patch
-
     for panel, stream in zip(figure.subfigures(len(streams), 1, squeeze=False)[:, 0], streams, strict=True):
         settings = ", ".join(f"{name}={value}" for name, value in stream.settings.items())
         title = f"{stream.scenario}: {SCENARIOS[stream.scenario].summary}" + (f" ({settings})" if settings else "")
@@ -127,6 +125,13 @@ def _draw_figure(figure: Figure, streams: Sequence[Stream], colours: Mapping[str
         for axis, view in zip(axes, shown, strict=True):
             draw_view(axis, view, [colours[domain] for domain in stream.domains])
         axes[0].set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    draw_legend(figure, colours)
+
+
+def draw_legend(figure: Figure, colours: Mapping[str, Colour]) -> None:
+    """Name the domains by their colours below a figure."""
+    from matplotlib.patches import Patch
+
     figure.legend(
         handles=[Patch(color=colour, label=domain) for domain, colour in colours.items()],
         loc="outside lower center",
