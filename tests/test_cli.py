@@ -1,6 +1,10 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import findtta
@@ -52,6 +56,39 @@ def test_an_unknown_method_is_an_error_on_stderr(capsys):
     assert captured.out == ""
     assert captured.err.startswith("findtta: method must be one of")
     assert "Did you mean 'find'" in captured.err
+
+
+def test_the_module_is_the_command():
+    run = subprocess.run(
+        [sys.executable, "-m", "findtta", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout) == (0, f"findtta {findtta.__version__}\n")
+
+
+def test_inspect_takes_shipped_models(capsys):
+    assert main(["inspect", "shapes-resnet26"]) == 0
+    assert "layers can be adapted" in capsys.readouterr().out
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A clean folder whose images have several sizes."""
+    for label in ("cat", "dog"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for side in (40, 44):
+            Image.new("RGB", (side, 40)).save(tmp_path / "photos" / label / f"{side}.png")
+    return tmp_path / "photos"
+
+
+def test_models_check_has_the_option_that_it_advises(capsys, tmp_path, photos):
+    file = tmp_path / "tiny.py"
+    layers = "nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
+    file.write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    check = ["models", f"{file}:make", "--num-classes", "2", "--check", str(photos), "--expected", "50"]
+    assert main(check) == 2
+    assert "--image-size" in capsys.readouterr().err
+    assert main([*check, "--image-size", "32"]) == 0
+    assert "50.0% on 4 clean images" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["make", "ready"])

@@ -22,13 +22,18 @@ UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
 def atomic_write(path: Path) -> Iterator[Path]:
     """Give a hidden path to write to, which replaces ``path`` once the block ends without an error.
 
-    A reader finds the old file or the new one, never a part of it. The folder must exist.
+    A reader finds the old file or the new one, never a part of it. The folder must exist. The file has the
+    permissions of any new file, also if what writes it (as safetensors does) makes it readable by its owner only.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
+        partial.unlink()
         yield partial
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
+        partial.chmod(mode)
         partial.replace(path)
     finally:
         with suppress(OSError):

@@ -309,6 +309,11 @@ class Preprocessing(Options):
             raise OptionError(f"crop must be above 0 and at most 1, got {crop!r}.")
         return cls(size=(side, side), resize=math.floor(side / crop), interpolation=interpolation)
 
+    @property
+    def crop(self) -> float:
+        """Fraction of the shorter side that the centre crop keeps."""
+        return min(self.size) / self.resize if self.resize else 1.0
+
     @classmethod
     def from_options(cls, image_size: int | Sequence[int] | None, resize: int | None) -> Self | None:
         """Return the preprocessing that options of a dataset ask for, or None for images used as they are."""

@@ -212,7 +212,7 @@ def test_the_proxy_of_the_environment_is_used(tmp_path, monkeypatch):
 
 def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setattr("findtta._extras.installed", lambda module: module != "pooch")
-    with pytest.raises(MissingExtraError, match=r"findtta\[data\]"):
+    with pytest.raises(MissingExtraError, match=r"\[data\]"):
         fetch("http://127.0.0.1:1/f", MD5, tmp_path / "f", progress=False)
     assert list(tmp_path.iterdir()) == []
 

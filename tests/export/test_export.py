@@ -95,7 +95,8 @@ def test_no_node_normalises_in_training_mode(written):
         for attribute in node.attribute
     )
     assert ("ArgMax" in kinds) == (model.name in ("find", "find-star"))
-    assert graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    axes = [value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)]
+    assert axes == ["batch"] * len(axes)
 
 
 def test_a_poisoned_sample_reaches_no_other(written):
@@ -281,7 +282,7 @@ def test_wrong_files_are_refused(tmp_path):
 
 def test_missing_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("findtta._extras.installed", lambda name: name != "onnxruntime")
-    with pytest.raises(MissingExtraError, match=r"onnxruntime.*findtta\[export\]"):
+    with pytest.raises(MissingExtraError, match=r"onnxruntime.*\[export\]"):
         export.onnx(adapted("find"), images(2), tmp_path / "model.onnx")
 
 

@@ -282,3 +282,9 @@ def test_the_caffe_resnet50_classifies_photos(shared, timm):
     data = findtta.data.load(shared / "data" / "imagenet_val2000_224_q90.npz")
     outcome = check_clean_accuracy(model, data, expected=74.6, images=24)
     assert outcome.passed, str(outcome)
+
+
+def test_weights_have_the_permissions_of_any_new_file(model, tmp_path):
+    write_weights(tmp_path / "w.safetensors", model.net.state_dict(), model.card)
+    (tmp_path / "other").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 import torch
 
+import findtta
+from findtta._extras import install_command
 from findtta.errors import MissingExtraError, OptionError, UnknownNameError
 from findtta.images import Preprocessing
 from findtta.models import Classifier, ModelCard, build, load, load_module, preprocessing_of
@@ -181,5 +183,36 @@ def test_timm_weights_by_name(timm, tmp_path):
 def test_without_timm_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("findtta._extras.installed", lambda module: False)
     monkeypatch.setattr("findtta.models.zoo.installed", lambda module: False)
-    with pytest.raises(MissingExtraError, match=r"findtta\[timm\]"):
+    with pytest.raises(MissingExtraError, match=r"\[timm\]"):
         build("timm:resnet18", num_classes=10)
+
+
+def test_hints_install_from_where_the_package_comes_from(monkeypatch, tmp_path):
+    origin = {"text": None}
+    made = type("Distribution", (), {"read_text": lambda self, name: origin["text"]})()
+    monkeypatch.setattr("findtta._extras.metadata.distribution", lambda name: made)
+    package = tmp_path / "clone" / "src" / "findtta"
+    monkeypatch.setattr("findtta._extras.__file__", str(package / "_extras.py"))
+    assert install_command("ray") == 'pip install "findtta[ray]"'
+    origin["text"] = '{"url": "file:///there", "dir_info": {}}'
+    assert install_command("ray") == 'pip install "findtta[ray] @ file:///there"'
+    origin["text"] = '{"url": "https://there/findtta", "vcs_info": {"vcs": "git", "commit_id": "1"}}'
+    assert install_command("ray") == 'pip install "findtta[ray] @ git+https://there/findtta"'
+    package.mkdir(parents=True)
+    (tmp_path / "clone" / "pyproject.toml").touch()
+    assert install_command("ray") == f'pip install -e "{tmp_path / "clone"}[ray]"'
+
+
+def test_a_torchvision_that_does_not_fit_is_explained(tmp_path):
+    file = tmp_path / "with_torchvision.py"
+    file.write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    with pytest.raises(OptionError, match=r"findtta\.models\.import_timm\(\)"):
+        load_module(f"{file}:make")
+    file.write_text("raise RuntimeError('a mistake of its own')\n")
+    with pytest.raises(RuntimeError, match="of its own") as caught:
+        load_module(f"{file}:make")
+    assert not isinstance(caught.value, OptionError)
+
+
+def test_the_guard_of_timm_is_public(timm):
+    assert findtta.models.import_timm() is timm

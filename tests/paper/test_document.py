@@ -177,5 +177,5 @@ def test_pictures_are_svg_and_png_and_always_the_same(tmp_path):
 def test_without_matplotlib_tables_can_be_written_and_pictures_say_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert len(DOCUMENT.save(tmp_path)) == 4
-    with pytest.raises(MissingExtraError, match=r"findtta\[report\]"):
+    with pytest.raises(MissingExtraError, match=r"\[report\]"):
         picture().render()

@@ -1,6 +1,7 @@
 """Trying again when a replica of the model dies, and what the server says about its model."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
@@ -110,3 +111,11 @@ def test_the_description_hides_folders_and_tells_classes_of_one_name_apart():
     assert description.model == "net.py:make"
     assert description.labels == ("crane (0)", "dog", "crane (2)")
     assert Description.of(Settings(model="some/folder/net.safetensors"), predictor).model == "net.safetensors"
+
+
+def test_the_description_is_plain_values_of_their_own_types():
+    described = Description.of(Settings(), Settings().predictor()).to_dict()
+    assert described["options"]["alpha"] == 0.8
+    assert described["preprocessing"]["mean"] == (0.5, 0.5, 0.5)
+    assert described["preprocessing"]["crop"] == 1.0
+    json.dumps(described)

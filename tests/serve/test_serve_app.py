@@ -33,7 +33,9 @@ DESCRIPTION = Description(
     options={},
     labels=LABELS,
     layers=("a", "b"),
-    preprocessing=Preprocessing(size=(4, 4)),
+    preprocessing=Preprocessing(size=(4, 4), resize=5, interpolation="bicubic"),
+    mean=(0.5, 0.4, 0.3),
+    std=(0.2, 0.2, 0.1),
 )
 SETTINGS = Settings(max_batch=8, wait_ms=5, max_queue=16, timeout_s=5)
 PNG = {"Content-Type": "image/png"}
@@ -395,7 +397,14 @@ def test_info_tells_what_a_client_needs():
     info = reply_to("GET", "/v1/info", settings=changed(api_key=None)).json()
     assert info["labels"] == list(LABELS)
     assert info["layers"] == ["a", "b"]
-    assert info["preprocessing"]["size"] == [4, 4]
+    assert info["preprocessing"] == {
+        "size": [4, 4],
+        "resize": 5,
+        "crop": 0.8,
+        "interpolation": "bicubic",
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.2, 0.2, 0.1],
+    }
     assert info["limits"]["max_images"] == 8
     assert info["limits"]["image_max_pixels"] == 50_000_000
 

@@ -229,5 +229,5 @@ def test_the_extra_is_named_when_something_is_missing(monkeypatch):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
         sys.modules[module].__spec__ = ModuleSpec(module, None)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(MissingExtraError, match=r"uvicorn.*findtta\[serve\]"):
+    with pytest.raises(MissingExtraError, match=r"uvicorn.*\[serve\]"):
         serve(Settings())

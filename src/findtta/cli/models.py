@@ -10,7 +10,7 @@ from findtta.models.weights import read_weights
 from findtta.predictor import PredictorSettings
 from findtta.tables import render
 
-_LOADED_WITH = ("weights", "num_classes", "normalization")
+_LOADED_WITH = ("weights", "num_classes", "normalization", "image_size", "crop", "interpolation")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the list or the card; the exit code is 1 if the clean accuracy is lower than expected."""
     if arguments.model is None:
         return _list()
-    model = PredictorSettings(
-        model=arguments.model, **given(arguments, PredictorSettings, _LOADED_WITH)
-    ).load_model()
+    settings = PredictorSettings(model=arguments.model, **given(arguments, PredictorSettings, _LOADED_WITH))
+    model = settings.load_model()
     card = model.card
     unknown = "not known"
     facts = {
@@ -53,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check is None:
         return 0
 
-    preprocessing = preprocessing_of(model) if card.image_size or card.input_size else None
+    sized = settings.image_size or card.image_size or card.input_size
+    how = (settings.image_size, settings.crop, settings.interpolation)
+    preprocessing = preprocessing_of(model, *how) if sized else None
     outcome = check_clean_accuracy(
         model,
         load(arguments.check, preprocessing=preprocessing),

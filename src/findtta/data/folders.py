@@ -66,8 +66,9 @@ class EncodedDataset(DomainDataset):
             if image.shape[:2] != self.image_size:
                 raise InputError(
                     f"{name} must be {self.image_size[0]}x{self.image_size[1]} as the first image is, "
-                    f"got {image.shape[0]}x{image.shape[1]}. Give the option image_size to resize and crop all "
-                    "images to one size (the layout of ImageNet-C does not have it)."
+                    f"got {image.shape[0]}x{image.shape[1]}. Give the option image_size (--image-size, "
+                    "or --data-option image_size=N) to resize and crop all images to one size (the layout of "
+                    "ImageNet-C does not have it)."
                 )
             images[position] = image
         return images

@@ -159,8 +159,18 @@ def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     graph = written.graph
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
+    _name_batch_axis(graph)
     # Tools that change types or shapes, such as quantisers, fail on the recorded old ones.
     del graph.value_info[:]
     for node in graph.node:
         node.doc_string = ""
     return written
+
+
+def _name_batch_axis(graph: Any) -> None:
+    """Call the first axis "batch" in the shapes of the input and the outputs; torch calls it s34 or the like."""
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = axis.dim_param.replace(symbol, "batch")

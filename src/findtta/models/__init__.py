@@ -4,7 +4,7 @@ from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard
 from findtta.models.check import AccuracyCheck, check_clean_accuracy
 from findtta.models.open import load, load_module, preprocessing_of
 from findtta.models.weights import weights_digest
-from findtta.models.zoo import ARCHITECTURES, SHIPPED, Architecture, build
+from findtta.models.zoo import ARCHITECTURES, SHIPPED, Architecture, build, import_timm
 
 __all__ = [
     "ARCHITECTURES",
@@ -16,6 +16,7 @@ __all__ = [
     "ModelCard",
     "build",
     "check_clean_accuracy",
+    "import_timm",
     "load",
     "load_module",
     "preprocessing_of",

@@ -13,7 +13,7 @@ from findtta.errors import MissingExtraError, OptionError
 from findtta.images import Interpolation, Preprocessing
 from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard, Triple, find_normalization
 from findtta.models.weights import fit, read_weights
-from findtta.models.zoo import ARCHITECTURES, SHIPPED, build, find_architecture
+from findtta.models.zoo import ARCHITECTURES, SHIPPED, TORCHVISION_HINT, build, find_architecture
 
 #: What ``load`` takes, for help texts.
 NAMES = "a shipped model, an architecture or timm:NAME with weights, a .safetensors file, or file.py:CALLABLE"
@@ -180,6 +180,10 @@ def _call(target: str) -> nn.Module:
         raise OptionError(
             f"model: {place!r} cannot be imported ({error}). Give a module on the path, or a file."
         ) from error
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        raise OptionError(f"model: {place!r} cannot be imported ({error}). {TORCHVISION_HINT}") from error
     factory = getattr(module, name, None)
     if factory is None:
         raise OptionError(f"model: {place!r} has no {name!r}.")

@@ -16,6 +16,12 @@ from findtta.models.card import Classifier, ModelCard, Triple, find_normalizatio
 from findtta.models.resnet_cifar import CifarResNet
 from findtta.options import require_int
 
+#: What helps when torchvision, and with it timm, cannot be imported.
+TORCHVISION_HINT = (
+    "torchvision is built for another torch: install both from the same index, or write "
+    "'timm = findtta.models.import_timm()' in place of 'import timm'."
+)
+
 _declared: list[torch.library.Library] = []  # a library's declarations last as long as it does
 
 

@@ -12,7 +12,7 @@ import PIL
 import torch
 
 import findtta
-from findtta._extras import installed, require
+from findtta._extras import install_command, installed, require
 from findtta._processes import usable_cores
 from findtta.errors import OptionError
 from findtta.models import Classifier, weights_digest
@@ -104,7 +104,7 @@ class Settings(PredictorSettings):
         if images < RAY_FROM:
             return Execution("local", 1, f"fewer than {RAY_FROM:,} images")
         if not (installed("ray") and installed("pyarrow")):
-            return Execution("local", 1, 'Ray is not installed: pip install "findtta[ray]"')
+            return Execution("local", 1, f"Ray is not installed: {install_command('ray')}")
         if workers == 1:
             return Execution("local", 1, "there is room for one worker")
         return Execution("ray", workers, f"{RAY_FROM:,} images or more")

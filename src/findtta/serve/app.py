@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -136,7 +136,7 @@ class Frontend:
 
     async def info(self) -> Response:
         """Describe the model, its method and what is accepted."""
-        description = asdict(self.description)
+        description = self.description.to_dict()
         return json_response({**description, "limits": self.settings.public(), "findtta": findtta.__version__})
 
     async def health(self) -> Response:

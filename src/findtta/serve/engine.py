@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from findtta._extras import require
+from findtta._io import finite
 from findtta._ray import Place, start_ray
 from findtta.errors import FindTTAError
 from findtta.images import Pixels, Preprocessing
@@ -44,6 +46,8 @@ class Description:
     labels: tuple[str, ...]
     layers: tuple[str, ...]  # those whose groups and drift are recorded
     preprocessing: Preprocessing
+    mean: tuple[float, ...]  # of RGB in [0, 1], by which the model normalizes its input
+    std: tuple[float, ...]
 
     @classmethod
     def of(cls, settings: Settings, predictor: Predictor) -> Description:
@@ -51,11 +55,23 @@ class Description:
         return cls(
             model=settings.model_name,
             method=settings.method,
-            options={key: str(value) for key, value in vars(predictor.adapted.options).items()},
+            options=json.loads(json.dumps(finite(vars(predictor.adapted.options)), default=str)),
             labels=_distinct(predictor.labels),
             layers=predictor.layers,
             preprocessing=predictor.preprocess,
+            mean=predictor.card.mean,
+            std=predictor.card.std,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description as plain values; how an image becomes an input is all under ``preprocessing``."""
+        described = asdict(self)
+        described["preprocessing"] |= {
+            "crop": round(self.preprocessing.crop, 4),
+            "mean": described.pop("mean"),
+            "std": described.pop("std"),
+        }
+        return described
 
 
 def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
