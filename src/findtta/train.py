@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from tqdm.auto import tqdm
 
 from findtta._io import atomic_write
+from findtta._progress import progress_bar
 from findtta.data.dataset import CLEAN, DomainDataset, Images, Labels, Rows
 from findtta.data.randomness import integers, sample_keys
 from findtta.data.shapes import draw, draw_labels
@@ -167,10 +167,10 @@ def train(
     out.parent.mkdir(parents=True, exist_ok=True)
     done = _resume(checkpoint, identity, model, optimizer)
     total = recipe.epochs * batches
-    bar = tqdm(total=total, initial=done, unit="step", disable=not progress, desc=f"training {model.card.arch}")
     model.train()
     saved = time.monotonic()
-    with bar:
+    about = {"initial": done, "desc": f"training {model.card.arch}"}
+    with progress_bar(total, "step", quiet=not progress, **about) as bar:
         for step in range(done, total):
             epoch, position = divmod(step, batches)
             order = np.random.default_rng((recipe.seed, epoch)).permutation(len(source))

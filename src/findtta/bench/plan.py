@@ -34,6 +34,7 @@ class Plan:
     spec: RunSpec  # what was asked for
     model: Classifier  # the source model, which must not be changed
     dataset: DomainDataset  # the part of the data that the stream is made of
+    available: int  # the number of images that its domains have in all
     stream: Stream
     options: Mapping[str, Any]  # those that the method is given
     config: Mapping[str, Any]  # all that decides the result, as plain values without paths
@@ -107,7 +108,8 @@ class Planner:
         written = _text(config)
         digest = hashlib.sha256(written.encode()).hexdigest()[:20]
         # As it will be read back: lists for tuples.
-        return Plan(spec, model, dataset, stream, given, json.loads(written), digest)
+        available = sum(len(whole.labels(domain)) for domain in dataset.domains)
+        return Plan(spec, model, dataset, available, stream, given, json.loads(written), digest)
 
 
 def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:

@@ -10,6 +10,15 @@ from typing import Any, Literal, Self
 from findtta.models.open import NAMES as MODEL_NAMES
 from findtta.options import Count, Options, Seed, Text, Whole, make_options, option
 
+#: Images per domain unless told otherwise: the stream of the fifteen corruptions then takes about a minute.
+IMAGES = 1000
+ALL = "all"
+
+
+def count(text: str) -> int | str:
+    """Read a number of images, or the word for all of them."""
+    return ALL if text == ALL else int(text)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(Options):
@@ -37,7 +46,9 @@ class RunSpec(Options):
     severity: tuple[Whole, ...] | Whole | None = option(
         None, "severity of domains that do not name theirs", metavar="N,...", parse=int, shown="the scenario's, 5"
     )
-    images: Count | None = option(None, "maximum number of images per domain", shown="all")
+    images: Count | None = option(
+        IMAGES, f"maximum number of images per domain, or '{ALL}'", metavar="N", parse=count
+    )  # None is all
     stream: Text = option(
         "crossmix", "the scenario and its settings, such as wild:delta=0.01", metavar="NAME[:SETTING=VALUE,...]"
     )
@@ -56,6 +67,8 @@ class RunSpec(Options):
                 object.__setattr__(self, name, tuple(value))
             elif isinstance(value, os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
+            elif name == "images" and value == ALL:
+                object.__setattr__(self, name, None)
         super().__post_init__()
 
     @property

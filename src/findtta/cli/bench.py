@@ -2,17 +2,18 @@
 
 import argparse
 
+from findtta._progress import progress_bar
 from findtta.bench.comparison import compare
 from findtta.bench.execute import Schedule, schedule
 from findtta.bench.executors import Execution, Executor, Task
 from findtta.bench.grid import AXES, Axes, Grid, expand, find, presets
 from findtta.bench.plan import Planner
 from findtta.bench.result import Result
-from findtta.bench.spec import SETTINGS, RunSpec
+from findtta.bench.spec import ALL, IMAGES, SETTINGS, RunSpec
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
 from findtta.cli.main import INTERRUPTED
-from findtta.cli.output import print_text, progress_bar, tell
+from findtta.cli.output import print_text, tell
 from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
 from findtta.tables import render
@@ -45,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("grid must be given: a TOML file, a preset (see --list), or lists such as --methods.")
     grid = Grid() if arguments.grid is None else find(arguments.grid)
     specs = expand(grid.changed(axes, given(arguments, RunSpec, _SHARED)))
+    if arguments.images is None and any(spec.images == IMAGES for spec in specs):
+        tell(f"at most {IMAGES:,} images per domain (--images N for another number, --images {ALL} for all)")
     planner, store = Planner(), Store(arguments.runs)
     executor = Execution(**given(arguments, Execution)).make(planner)
     if not arguments.dry_run:

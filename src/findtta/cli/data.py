@@ -1,10 +1,12 @@
 """``findtta data``: download published datasets, generate corrupted ones, and look at them."""
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from findtta.cli.flags import add_flags, given, names
+from findtta.cli.output import tell
 from findtta.data.contact_sheet import contact_sheet
 from findtta.data.corrupted import Generation, generate
 from findtta.data.dataset import EXTRA_CORRUPTIONS
@@ -13,7 +15,8 @@ from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root, get
 from findtta.errors import OptionError
 
 #: The clean set that a corrupted one is generated from unless another is named.
-_CLEAN_OF = {"cifar10-c": "cifar10", "cifar100-c": "cifar100"}
+_CLEAN_OF = {"cifar10-c": "cifar10", "cifar100-c": "cifar100", "shapes-c": "shapes"}
+_ASKS_FROM = 1  # GB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_flags(make, Generation)
     make.add_argument("--extra", action="store_true", help=f"also {', '.join(EXTRA_CORRUPTIONS)}")
+    make.add_argument("--yes", action="store_true", help=f"do not ask before {_ASKS_FROM} GB or more are written")
     make.add_argument("--resize", type=int, metavar="N", help="length of the shorter side before the centre crop")
 
     show = actions.add_parser("show", help="describe a dataset, and draw images of its domains")
@@ -97,15 +101,27 @@ def _make(arguments: argparse.Namespace) -> int:
     how = Generation(**given(arguments, Generation))
     if arguments.extra:
         how = replace(how, corruptions=(*how.corruptions, *EXTRA_CORRUPTIONS))
-    folder = generate(
-        arguments.name,
-        load_as_is(source, root=arguments.root, image_size=arguments.image_size, resize=arguments.resize),
-        arguments.output or data_root(arguments.root) / f"{arguments.name}{GENERATED_SUFFIX}",
-        how,
-        progress=not arguments.quiet,
-    )
+    clean = load_as_is(source, root=arguments.root, image_size=arguments.image_size, resize=arguments.resize)
+    output = arguments.output or data_root(arguments.root) / f"{arguments.name}{GENERATED_SUFFIX}"
+    size = how.size(clean) / 1e9
+    tell(f"{arguments.name}: {how.images(clean):,} images, {size:.2f} GB in all, are written to {output}")
+    if size >= _ASKS_FROM and not arguments.yes and not _agreed():
+        print("nothing was written")
+        return 1
+    folder = generate(arguments.name, clean, output, how, progress=not arguments.quiet)
     print(f"{arguments.name} (generated) is in {folder}")
     return 0
+
+
+def _agreed() -> bool:
+    """Ask whether to go on, or raise an error if nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise OptionError(
+            f"--yes must be given to write {_ASKS_FROM} GB or more without a terminal to ask in. "
+            "Fewer --severities or --corruptions write less, and -o names another folder."
+        )
+    print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _show(arguments: argparse.Namespace) -> int:

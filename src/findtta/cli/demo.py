@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from findtta import demo
+from findtta._progress import progress_bar
 from findtta.bench.executors import Task
 from findtta.bench.store import Store
-from findtta.cli.output import progress_bar
 from findtta.errors import MissingExtraError
 from findtta.report import write
 

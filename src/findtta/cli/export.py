@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from findtta import export
 from findtta._processes import torch_threads
+from findtta._progress import progress_bar
 from findtta.api import adapt
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
+from findtta.export.files import Progress
 from findtta.models.open import is_own, load_module, preprocessing_of
 from findtta.options import Count, option
 from findtta.predictor import PredictorSettings
@@ -63,8 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Export, and print how file and model compare."""
     output: Path = arguments.output
     settings = ExportSettings(output=output, **given(arguments, ExportSettings, only=_FLAGS))
-    with torch_threads(settings.threads):
-        print(_export(settings))
+    bar = progress_bar(None, "step", desc=f"exporting {output.name}")
+    with torch_threads(settings.threads), bar:
+        outcome = _export(settings, bar.set_postfix_str)
+    print(outcome)
     described = export.describe(output)
     form = "torch.export" if described.opset is None else f"ONNX opset {described.opset}"
     print(
@@ -74,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export(settings: ExportSettings) -> export.Check:
+def _export(settings: ExportSettings, progress: Progress) -> export.Check:
     model = _load(settings)
     adapted = adapt(model, settings.method, **settings.options)
     images = None
@@ -92,9 +96,11 @@ def _export(settings: ExportSettings) -> export.Check:
         example = images[:2]
     else:
         example = torch.zeros(2, 3, *preprocessing_of(model, settings.image_size).size)
-    kind = {} if settings.opset is None else {"opset": settings.opset}
+    more: dict[str, Any] = {"images": images, "max_batch": settings.max_batch, "progress": progress}
+    if settings.opset is not None:
+        more["opset"] = settings.opset
     write = export.pt2 if settings.output.suffix == ".pt2" else export.onnx
-    return write(adapted, example, settings.output, images=images, max_batch=settings.max_batch, **kind)
+    return write(adapted, example, settings.output, **more)
 
 
 def _load(settings: ExportSettings) -> nn.Module:

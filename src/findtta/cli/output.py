@@ -1,4 +1,4 @@
-"""Printing: text that the terminal may not have all characters for, JSON, and progress bars."""
+"""Printing: text that the terminal may not have all characters for, JSON, and messages."""
 
 import json
 import sys
@@ -26,11 +26,6 @@ def print_text(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print plain values as JSON, with null for NaN and infinity."""
     print(json.dumps(finite(value), indent=1))
-
-
-def progress_bar(total: int | None, unit: str, *, quiet: bool = False, **options: Any) -> Any:
-    """Return a progress bar on standard error, which is shown only in a terminal."""
-    return tqdm(total=total, unit=unit, leave=False, disable=quiet or not sys.stderr.isatty(), **options)
 
 
 def tell(message: str, *, quiet: bool = False) -> None:

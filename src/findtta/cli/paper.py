@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from findtta._progress import progress_bar
 from findtta.bench.executors import Execution, Task
 from findtta.bench.plan import Planner
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
 from findtta.cli.main import INTERRUPTED
-from findtta.cli.output import print_text, progress_bar, tell
+from findtta.cli.output import print_text, tell
 from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
 from findtta.paper.context import NONE, Context, Setup, make_setup, read_setups

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from findtta._progress import progress_bar
 from findtta.cli.flags import add_flags, given
 from findtta.predict.settings import Execution, Settings
 from findtta.predictor import PredictorSettings
@@ -32,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict, and print a summary."""
-    from tqdm import tqdm
-
     from findtta.predict import predict
 
     def announce(execution: Execution) -> None:
@@ -41,8 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_where(execution), file=sys.stderr)
 
     settings = Settings(**given(arguments, Settings))
-    hidden = arguments.json or not sys.stderr.isatty()
-    with tqdm(unit="image", disable=hidden, leave=False) as bar:
+    with progress_bar(None, "image", quiet=arguments.json, desc="predicting") as bar:
 
         def show(done: int, images: int) -> None:
             bar.total = images

@@ -2,13 +2,14 @@
 
 import argparse
 
+from findtta._progress import progress_bar
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Execution, Serial, Task
 from findtta.bench.plan import Plan, Planner
-from findtta.bench.spec import RunSpec
+from findtta.bench.spec import ALL, RunSpec
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
-from findtta.cli.output import progress_bar, tell
+from findtta.cli.output import tell
 from findtta.cli.results import describe
 from findtta.cli.stored import add_runs
 from findtta.errors import InputError
@@ -32,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     spec, planner, quiet = RunSpec(**given(arguments, RunSpec)), Planner(), arguments.json
     execution = Execution(**given(arguments, Execution, only=("threads",)))
     plan = planner.plan(spec)
+    if len(plan.dataset) < plan.available:
+        used = f"{len(plan.dataset):,} of {plan.available:,} images, at most {spec.images:,} per domain"
+        tell(f"{used} (--images N for another number, --images {ALL} for all)", quiet=quiet)
     if arguments.check:
         _check_clean_accuracy(plan, quiet=quiet)
     store = None if arguments.no_store else Store(arguments.runs)

@@ -23,11 +23,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
-from tqdm import tqdm
 
 import findtta
 from findtta._io import atomic_write
 from findtta._processes import ignore_sigint
+from findtta._progress import progress_bar
 from findtta.data.arrays import LABELS_FILE
 from findtta.data.corruptions import CORRUPTIONS, TABLES, corrupt
 from findtta.data.dataset import (
@@ -50,6 +50,7 @@ from findtta.options import Count, Options, Seed, option, require_known
 Layout = Literal["arrays", "folders"]
 
 JPEG_QUALITY = 85
+_JPEG_BYTES = 0.4  # per pixel at this quality, about; ImageNet-C has as many
 _FOLDERS_FROM = 128  # pixels; smaller images would suffer from JPEG and are small enough for arrays
 _ROWS_AT_ONCE = {"arrays": 250, "folders": 25}
 
@@ -126,6 +127,19 @@ class Generation(Options):
                 f"got {self.corruptions} and {self.severities}."
             )
 
+    def layout_for(self, clean: DomainDataset) -> Layout:
+        """Return the layout in which a clean set is written."""
+        return self.layout or ("folders" if min(clean.image_size) >= _FOLDERS_FROM else "arrays")
+
+    def images(self, clean: DomainDataset) -> int:
+        """Return the number of images that are written."""
+        return len(clean.labels(CLEAN)) * len(set(self.severities)) * len(self.corruptions)
+
+    def size(self, clean: DomainDataset) -> int:
+        """Return the number of bytes that are written; for JPEG files it is an estimate."""
+        each = math.prod(clean.image_size) * (3 if self.layout_for(clean) == "arrays" else _JPEG_BYTES)
+        return int(self.images(clean) * each)
+
 
 def generate(
     name: str, clean: DomainDataset, out: Path, how: Generation | None = None, *, progress: bool = True
@@ -138,7 +152,7 @@ def generate(
     how = how or Generation()
     dataset = CorruptedDataset(clean, seed=how.seed, constants=how.constants)
     count = len(clean.labels(CLEAN))
-    layout = how.layout or ("folders" if min(clean.image_size) >= _FOLDERS_FROM else "arrays")
+    layout = how.layout_for(clean)
     # All that the content depends on: two runs with the same settings make the same files.
     settings = {
         "version": findtta.__version__,
@@ -156,7 +170,7 @@ def generate(
     severities = sorted(set(how.severities))
     each = count * len(severities)
     with (
-        tqdm(total=each * len(how.corruptions), disable=not progress, unit="image") as bar,
+        progress_bar(each * len(how.corruptions), "image", quiet=not progress) as bar,
         _mapping(partial(write, dataset), how.workers) as run,
     ):
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+from tqdm.utils import CallbackIOWrapper
 
 from findtta._extras import require
 from findtta._io import read_toml
+from findtta._progress import progress_bar
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.options import require_known
@@ -29,6 +30,7 @@ GENERATED_SUFFIX = "-generated"
 _WORTH_ANOTHER_TRY = (408, 425, 429)  # among the errors of a client
 _STALE_AFTER = 24 * 3600.0  # seconds
 _ROOM_TO_SPARE = 64 * 2**20
+_IN_BYTES: dict[str, Any] = {"unit_scale": True, "unit_divisor": 1024}
 
 
 class DownloadError(FindTTAError, OSError):
@@ -210,11 +212,15 @@ def fetch(
 
     def check(response: Any, **_options: Any) -> None:
         responses.append(response)
+        bar.reset()  # another attempt begins at the start
         _check_response(response, url, target.parent)
 
-    downloader = pooch.HTTPDownloader(progress, 2**20, timeout=timeout, hooks={"response": check})
+    # Pooch knows the total.
+    bar = progress_bar(1, "byte", quiet=not progress, desc=f"downloading {target.name}", **_IN_BYTES)
+    downloader = pooch.HTTPDownloader(bar, 2**20, timeout=timeout, hooks={"response": check})
     try:
-        store.fetch(target.name, downloader=downloader)
+        with bar:
+            store.fetch(target.name, downloader=downloader)
     except DownloadError:
         raise
     except OSError as error:  # of the disk, or of requests
@@ -266,12 +272,12 @@ def extract(archive: Path, folder: Path, *, progress: bool = True) -> Path:
     size = archive.stat().st_size
     folder.mkdir(parents=True)
     require_room(folder, size, f"the content of {archive.name}")
-    bar = {"disable": not progress, "total": size, "desc": f"unpacking {archive.name}"}
+    bar = progress_bar(size, "byte", quiet=not progress, desc=f"unpacking {archive.name}", **_IN_BYTES)
     try:
         with (
             archive.open("rb") as packed,
-            tqdm.wrapattr(packed, "read", **bar) as file,
-            tarfile.open(fileobj=file, mode="r|*") as tar,
+            bar,
+            tarfile.open(fileobj=CallbackIOWrapper(bar.update, packed, "read"), mode="r|*") as tar,
         ):
             for member in tar:
                 tar.extract(member, folder, filter="data")

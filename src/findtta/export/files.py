@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from findtta.options import require_int
 OPSET = 18
 OPSETS = range(18, 24)
 
+#: Called with the name of each step, which can take a minute, when it begins.
+Progress = Callable[[str], object]
+
 
 def onnx(
     adapted: nn.Module,
@@ -38,6 +42,7 @@ def onnx(
     images: Tensor | None = None,
     max_batch: int = MAX_BATCH,
     opset: int = OPSET,
+    progress: Progress = lambda step: None,
 ) -> Check:
     """Write an adapted model as an ONNX file, and check it in onnxruntime before it is put in place.
 
@@ -48,6 +53,7 @@ def onnx(
         images: Images to check the file on, besides random ones.
         max_batch: The largest batch that the file has to take.
         opset: The version of the ONNX operators, 18 to 23.
+        progress: Called with the name of each step when it begins.
 
     Returns:
         How file and model compare, at several batch sizes.
@@ -59,7 +65,7 @@ def onnx(
     require_int("opset", opset, OPSETS[0], OPSETS[-1])
     for module in ("onnx", "onnxscript", "onnxruntime"):
         require_export_extra(module)
-    return _write(adapted, example, path, images, max_batch, opset)
+    return _write(adapted, example, path, images, max_batch, opset, progress)
 
 
 def pt2(
@@ -69,12 +75,13 @@ def pt2(
     *,
     images: Tensor | None = None,
     max_batch: int = MAX_BATCH,
+    progress: Progress = lambda step: None,
 ) -> Check:
     """Write an adapted model as a ``.pt2`` file of torch.export, and check it before it is put in place.
 
     Arguments, result and errors are those of :func:`onnx`; ``path`` ends in ``.pt2``.
     """
-    return _write(adapted, example, path, images, max_batch, None)
+    return _write(adapted, example, path, images, max_batch, None, progress)
 
 
 def _write(
@@ -84,6 +91,7 @@ def _write(
     images: Tensor | None,
     max_batch: int,
     opset: int | None,
+    progress: Progress,
 ) -> Check:
     """Trace, write and check; what is written, a ``.pt2`` file without an opset, is kept only if it passes."""
     path = Path(path)
@@ -98,8 +106,10 @@ def _write(
             "float32, and convert the convolutions of the file."
         )
     model = require_exportable(adapted)
+    progress("tracing the model")
     traced = program(model, example, max_batch=max_batch)
     description = Description.of(model, example, max_batch=max_batch, neighbours=neighbour_nodes(traced))
+    progress(f"writing {path.name}")
     if opset is None:
         # torch insists on the suffix, which a file that is being written does not have: to memory first.
         memory = io.BytesIO()
@@ -118,6 +128,7 @@ def _write(
         content = written.SerializeToString()
     with atomic_write(path) as partial:
         partial.write_bytes(content)
+        progress("checking the file against the model")
         outcome = check(open_described(partial, description, torch.get_num_threads()), model, images)
         if not outcome.passed:
             raise ExportError(f"the file does not compute what the model computes, and is not kept:\n{outcome}")
