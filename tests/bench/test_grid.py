@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import findtta
 from findtta.bench.grid import AXES, Grid, expand, find, presets, read
-from findtta.bench.spec import RunSpec
+from findtta.bench.spec import IMAGES, RunSpec
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
 from findtta.options import parse_value, split_list
 
@@ -67,8 +67,8 @@ def test_an_entry_may_bring_settings_of_its_own(write):
     )
     specs = expand(read(path))
     assert [(spec.data, spec.images, spec.batch_size) for spec in specs] == [
-        ("cifar10-c", None, 16),
-        ("cifar10-c", None, 64),
+        ("cifar10-c", IMAGES, 16),
+        ("cifar10-c", IMAGES, 64),
         ("cifar100-c", 3, 16),
         ("cifar100-c", 3, 64),
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small import HERE, MARKER, flags, measured, save_weights, spec
 
-from findtta.bench import Result, run
+from findtta.bench import Planner, Result, RunSpec, run
 from findtta.bench.store import Store
 from findtta.cli.main import main
 from findtta.data.open import load
@@ -27,7 +27,7 @@ def runs(tmp_path, monkeypatch):
 def test_a_run_is_summed_up_and_kept(capsys, runs):
     assert main(["run", *MODEL, *flags(option="alpha=0.5")]) == 0
     captured = capsys.readouterr()
-    assert captured.err == ""  # no bar where there is no terminal
+    assert captured.err == ""  # it ends too soon for a line of progress
     (result,) = Store(runs).all()
     assert measured(result) == measured(run(spec(options={"alpha": 0.5})))
     for text in (
@@ -52,6 +52,23 @@ def test_rounds_and_methods_without_groups_are_shown_as_such(capsys):
     output = capsys.readouterr().out
     assert "accuracy by round" in output
     assert "groups per layer" not in output
+
+
+def test_a_run_says_that_it_takes_a_part_of_the_images(capsys):
+    assert main(["run", *MODEL, *flags(images="20"), "--no-store"]) == 0
+    told = capsys.readouterr().err
+    assert "40 of 48 images" in told
+    assert "--images all" in told
+    assert main(["run", *MODEL, *flags(images="all"), "--no-store"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "3 batches of 16" in captured.out
+
+
+def test_by_default_a_run_of_the_shipped_dataset_takes_a_minute():
+    plan = Planner().plan(RunSpec())
+    assert (len(plan.dataset), plan.available) == (15_000, 150_000)
+    assert len(Planner().plan(RunSpec(images="all", domains=("fog",))).dataset) == 10_000
 
 
 def test_json_is_all_that_is_printed(capsys, runs):

@@ -8,6 +8,8 @@ from PIL import Image
 
 from findtta.cli import data
 from findtta.data import published
+from findtta.data.corrupted import Generation, generate
+from findtta.data.open import load_as_is
 from findtta.data.published import PUBLISHED
 from findtta.errors import OptionError, UnknownNameError
 from make_datasets import cifar_pickles, pictures, tar_bytes, write_cifar_c, write_images
@@ -43,7 +45,7 @@ def test_get_make_and_show_one_after_another(tmp_path, root, monkeypatch, capsys
     assert run(*make) == 0
     captured = capsys.readouterr()
     assert f"cifar10-c (generated) is in {root / 'cifar10-c-generated'}" in captured.out
-    assert "brightness" in captured.err  # the progress bar
+    assert "cifar10-c: 16 images, 0.00 GB in all, are written to" in captured.err
     assert run("show", "cifar10-c-generated", "-o", tmp_path / "sheet.png", "--images", 1) == 0
     captured = capsys.readouterr()
     assert "cifar10-c (generated): 24 images of 32x32, 4 domains, 3 classes, drift generated" in captured.out
@@ -102,3 +104,34 @@ def test_lists_take_commas_and_spaces():
 
     assert names(["fog,snow", "contrast"]) == ["fog", "snow", "contrast"]
     assert names(None) is None
+
+
+def test_make_asks_before_it_writes_much(root, monkeypatch, capsys):
+    make = ("make", "shapes-c", "--corruptions", "contrast", "--severities", "5")
+    with pytest.raises(OptionError, match="--yes must be given"):
+        run("make", "shapes-c")  # of 2.3 GB, and nobody to ask
+    assert (
+        f"750,000 images, 2.30 GB in all, are written to {root / 'shapes-c-generated'}" in capsys.readouterr().err
+    )
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    monkeypatch.setattr("findtta.cli.data._ASKS_FROM", 0)
+    written = []
+    monkeypatch.setattr("findtta.cli.data.generate", lambda name, *_, **__: written.append(name))
+    for answer, code in (("", 1), ("n\n", 1), ("yes\n", 0)):
+        monkeypatch.setattr("sys.stdin.readline", lambda answer=answer: answer)
+        assert not written
+        assert run(*make) == code
+    assert len(written) == 1
+    monkeypatch.setattr("sys.stdin.readline", lambda: pytest.fail("it asked"))
+    assert run(*make, "--yes") == 0
+
+
+def test_the_size_is_what_is_written(tmp_path):
+    np.savez(tmp_path / "d.npz", images=pictures(4), labels=[0, 1, 0, 1])
+    clean = load_as_is(tmp_path / "d.npz")
+    how = Generation(corruptions=("contrast",))
+    folder = generate("mine-c", clean, tmp_path / "made", how, progress=False)
+    assert how.size(clean) == np.load(folder / "contrast.npy").nbytes
+    assert how.images(clean) == 20
+    assert Generation(layout="folders").size(clean) < Generation().size(clean)

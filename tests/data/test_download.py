@@ -81,7 +81,8 @@ def attempt(url, folder, **options):
     return str(caught.value)
 
 
-def test_a_good_file_arrives(tmp_path, capsys):
+def test_a_good_file_arrives(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with serving(lambda handler, _: send(handler)) as (url, requests):
         path = fetch(f"{url}/file.tar", MD5, tmp_path / "new" / "file.tar")
     assert path.read_bytes() == CONTENT

@@ -178,7 +178,9 @@ def test_program_serves_all_batch_sizes_and_has_no_subgraph():
 
 def test_pt2_file(tmp_path):
     model = adapted("find")
-    outcome = export.pt2(model, images(2), tmp_path / "find.pt2", max_batch=64)
+    steps = []
+    outcome = export.pt2(model, images(2), tmp_path / "find.pt2", max_batch=64, progress=steps.append)
+    assert [step.split()[0] for step in steps] == ["tracing", "writing", "checking"]
     assert outcome.passed
     assert max(batch.batch_size for batch in outcome.batches) == 64
     described = export.describe(tmp_path / "find.pt2")

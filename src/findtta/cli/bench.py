@@ -46,8 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("grid must be given: a TOML file, a preset (see --list), or lists such as --methods.")
     grid = Grid() if arguments.grid is None else find(arguments.grid)
     specs = expand(grid.changed(axes, given(arguments, RunSpec, _SHARED)))
-    if arguments.images is None and any(spec.images == IMAGES for spec in specs):
-        tell(f"at most {IMAGES:,} images per domain (--images N for another number, --images {ALL} for all)")
     planner, store = Planner(), Store(arguments.runs)
     executor = Execution(**given(arguments, Execution)).make(planner)
     if not arguments.dry_run:
@@ -74,6 +72,8 @@ def _execute(planned: Schedule, store: Store, executor: Executor) -> int:
         tell(f"failed before (--retry-failed tries again) {_outcome(record)}")
     for record in planned.unplanned:
         tell(_outcome(record))
+    if any(_is_limited(task) for task in planned.todo):
+        tell(f"at most {IMAGES:,} images per domain (--images N for another number, --images {ALL} for all)")
     total, computed = len(planned.todo), 0
     with progress_bar(total, "run") as bar:
 
@@ -94,6 +94,12 @@ def _execute(planned: Schedule, store: Store, executor: Executor) -> int:
     skipped = f"{len(stored)} skipped" + (f" ({len(before)} of them failed before)" if before else "")
     print(f"{len(results) - len(stored) - failed} done, {skipped}, {failed} failed; results in {store.folder}")
     return 1 if failed or before else 0
+
+
+def _is_limited(task: Task) -> bool:
+    """Tell whether a run takes as many images of its domains as a run takes by default."""
+    data = task.config["data"]
+    return bool(task.spec.images == IMAGES and data["images"] >= IMAGES * len(data["domains"]))
 
 
 def _outcome(result: Result) -> str:

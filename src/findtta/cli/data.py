@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--root", metavar="DIR", type=Path, help="folder of datasets (default: $FINDTTA_DATA or the cache)"
         )
     for action in (fetch, make):
-        action.add_argument("--quiet", action="store_true", help="show no progress bars")
+        action.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -104,7 +104,8 @@ def _make(arguments: argparse.Namespace) -> int:
     clean = load_as_is(source, root=arguments.root, image_size=arguments.image_size, resize=arguments.resize)
     output = arguments.output or data_root(arguments.root) / f"{arguments.name}{GENERATED_SUFFIX}"
     size = how.size(clean) / 1e9
-    tell(f"{arguments.name}: {how.images(clean):,} images, {size:.2f} GB in all, are written to {output}")
+    amount = f"{size:.2f} GB" if size >= 1 else f"{1000 * size:.1f} MB"
+    tell(f"{arguments.name}: {how.images(clean):,} images, {amount}, go to {output}", quiet=arguments.quiet)
     if size >= _ASKS_FROM and not arguments.yes and not _agreed():
         print("nothing was written")
         return 1
