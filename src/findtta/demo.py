@@ -72,7 +72,7 @@ class Outcome:
 def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ignore) -> Outcome:
     """Run the methods on the streams, with some images per corruption; what is stored already is not run again."""
     planner = Planner()
-    shared: dict[str, Any] = {"seed": seed, "data_options": {"count": images}}
+    shared: dict[str, Any] = {"seed": seed, "data_options": {"count": images}, "images": None}
     specs = [RunSpec(method=method, stream=stream, **shared) for stream in STREAMS for method in METHODS]
     planned = schedule(specs, store, planner, retry_failed=True)
     for _ in planned.run(Serial(planner, raise_errors=True), watch):
