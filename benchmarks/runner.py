@@ -51,8 +51,8 @@ def _all(labels: Labels) -> Rows:
 
 def make_plan(method: str, batch_size: int, images: int, rounds: int = 1) -> Plan:
     """Plan a run on images in memory, with a ResNet-26 of random weights."""
-    data = {"data_options": {"count": images}, "images": None, "domains": DOMAINS}
-    spec = RunSpec(method=method, model=f"{__file__}:resnet26", **data)
+    count = {"count": images}
+    spec = RunSpec(method=method, data_options=count, images=None, domains=DOMAINS, model=f"{__file__}:resnet26")
     plan = Planner().plan(dataclasses.replace(spec, batch_size=batch_size))
     held = Held(plan.dataset)
     stream = streams.make("lifelong", held, batch_size=batch_size, rounds=rounds)
