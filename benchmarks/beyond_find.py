@@ -88,6 +88,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
         help="architecture and weights; may be repeated",
     )
     parser.add_argument("--num-classes", type=int, help="of the weights (default: as the data says)")
+    parser.add_argument("--normalization", help="of the weights, such as cifar10 (default: that of their card)")
     parser.add_argument("--first", type=int, default=0, help="the first image used (default: 0)")
     parser.add_argument("--images", type=int, default=200, help="per corruption (default: 200)")
     parser.add_argument("--clean", type=int, default=2000, help="clean images (default: 2000)")
@@ -103,7 +104,12 @@ def subjects(arguments: argparse.Namespace) -> Iterator[tuple[str, Classifier, D
     for named in arguments.model:
         arch, _, weights = named.partition("=")
         network = (
-            load_network(arch, weights=weights, num_classes=arguments.num_classes or len(data.classes))
+            load_network(
+                arch,
+                weights=weights,
+                num_classes=arguments.num_classes or len(data.classes),
+                normalization=arguments.normalization,
+            )
             if weights
             else load_network(arch)
         )

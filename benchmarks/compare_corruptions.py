@@ -108,8 +108,10 @@ def load_networks(wanted: Sequence[str], num_classes: int) -> dict[str, nn.Modul
     for text in wanted:
         name, _, weights = text.partition("=")
         networks[name] = (
-            models.load(name, weights=weights, num_classes=num_classes) if weights else models.load(name)
-        ).eval()
+            models.load(name, weights=weights, num_classes=num_classes, normalization=f"cifar{num_classes}")
+            if weights
+            else models.load(name)
+        )
     return networks
 
 

@@ -18,6 +18,9 @@ pytest.importorskip("python_multipart", reason="the 'serve' extra is not install
 
 import httpx
 
+from findtta.bench import RunSpec
+from findtta.bench.evaluate import Metrics
+from findtta.bench.plan import Planner
 from findtta.cli import main as command
 from findtta.data.dataset import CLEAN
 from findtta.data.open import load_as_is
@@ -63,8 +66,8 @@ def save_odd_images(folder: Path, phase: int) -> None:
 def folder(tmp_path_factory):
     """A dataset of two classes, whose files sort by class and then by name."""
     root = tmp_path_factory.mktemp("doors")
-    save_odd_images(root / "first", phase=0)
-    save_odd_images(root / "second", phase=2)
+    save_odd_images(root / "disc", phase=0)
+    save_odd_images(root / "star", phase=2)
     return root
 
 
@@ -105,6 +108,32 @@ def test_the_images_are_odd_and_all_different(expected, files):
     assert pixels.shape == (len(files), SIDE, SIDE, 3)
     assert len(np.unique(pixels.reshape(len(files), -1), axis=0)) == len(files) == 20
     assert np.isfinite(probabilities).all()
+
+
+@pytest.mark.parametrize("method", ["source", "find"])
+def test_run_gives_the_labels_of_predict(folder, files, tmp_path, monkeypatch, method):
+    same = ["--model", MODEL, "--method", method, "--batch-size", str(len(files)), "--json"]
+    words = ["predict", "--input", folder, "-o", tmp_path / "out", "--format", "jsonl", *same]
+    assert command.main([str(word) for word in words]) == 0
+    (block,) = (tmp_path / "out" / "predictions").iterdir()
+    predicted = np.array([json.loads(line)["probabilities"] for line in block.read_text().splitlines()])
+    batches: list[np.ndarray] = []
+    update = Metrics.update
+
+    def record(metrics, logits, *rest):
+        batches.append(logits.softmax(1).numpy())
+        update(metrics, logits, *rest)
+
+    monkeypatch.setattr(Metrics, "update", record)
+    words = ["run", "--data", folder, "--domains", CLEAN, "--no-store", *same]
+    assert command.main([str(word) for word in words]) == 0
+    spec = RunSpec(data=str(folder), domains=(CLEAN,), model=MODEL, method=method, batch_size=len(files))
+    plan = Planner().plan(spec)
+    rows = np.concatenate([batch.rows for batch in plan.stream])
+    assert sorted(rows) == list(range(len(files)))  # none is left out, and their order is that of predict
+    evaluated = np.concatenate(batches)[np.argsort(rows)]
+    np.testing.assert_array_equal(evaluated.argmax(1), predicted.argmax(1))
+    np.testing.assert_allclose(evaluated, predicted, atol=1e-4)
 
 
 def test_batch_prediction_gives_what_the_dataset_gives(folder, expected, seen, tmp_path):

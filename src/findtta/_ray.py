@@ -39,6 +39,18 @@ def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local
     return ray
 
 
+def joins_cluster(address: str | None) -> bool:
+    """Return whether ``start_ray`` joins a cluster at this address, whose machines may have other devices."""
+    return bool(address or os.environ.get("RAY_ADDRESS"))
+
+
+def require_gpus(ray: Any, count: int) -> None:
+    """Raise ``OptionError`` if Ray has fewer GPUs: it would wait for them forever."""
+    there = ray.cluster_resources().get("GPU", 0)
+    if there < count:
+        raise OptionError(f"device: {count} GPUs are needed, but Ray has {there:g}.")
+
+
 @contextlib.contextmanager
 def ray_session(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Iterator[Any]:
     """Use the Ray that this process has joined already, or else one that is joined or started for the block."""

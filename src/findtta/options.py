@@ -12,7 +12,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from findtta.errors import OptionError, UnknownNameError, close_matches
+from findtta.errors import OptionError, UnknownNameError, close_matches, first_line
 
 
 def option(default: Any, meaning: str, **flag: Any) -> Any:
@@ -74,6 +74,27 @@ def require_text(name: str, value: object) -> None:
     """Raise ``OptionError`` unless a value is a text."""
     if not isinstance(value, str):
         raise OptionError(f"{name} must be a text, got {value!r}.")
+
+
+def require_device(value: Any, *, elsewhere: bool = False) -> Any:
+    """Return a device of torch; raise ``OptionError`` unless torch can use it in this process.
+
+    Of a device that is used ``elsewhere``, such as on the machines of a cluster, only the name is checked.
+    """
+    import torch
+
+    try:
+        device = torch.device(value)
+        if not elsewhere:
+            torch.zeros(1, device=device).cpu()
+    except Exception as error:  # whatever the backend raises
+        reason = first_line(error).partition(". ")[0]
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        usable = ", ".join(["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])])
+        raise OptionError(
+            f"device must be one that torch can use here ({usable}), got {value!r}: {reason}."
+        ) from error
+    return device
 
 
 # Types of options with what their values must be; ``Literal``, ``bool``, tuples and mappings are checked as well.

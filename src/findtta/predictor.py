@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.api import adapt
-from findtta.errors import InputError, OptionError, first_line
+from findtta.errors import InputError
 from findtta.functional import gaussian_kl, instance_moments
 from findtta.images import ImageLimits, Interpolation, Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.frozen import eps_of
 from findtta.layers.surgery import find_norms
-from findtta.models.card import Classifier
-from findtta.models.open import NAMES, load, preprocessing_of
-from findtta.options import Count, Options, Positive, option
+from findtta.models.card import NORMALIZATION, Classifier
+from findtta.models.open import NAMES, describe_input, load, preprocessing_of
+from findtta.options import Count, Options, Positive, option, require_device
 from findtta.registry import build_options, load_method
 
 
@@ -38,7 +38,7 @@ class PredictorSettings(Options):
     weights: str | None = option(None, "weights of an architecture", metavar="FILE")
     num_classes: Count | None = option(None, "number of classes", shown="that of the weights' card")
     normalization: str | None = option(
-        None, "mean and standard deviation of the input, by the name of a dataset", shown="the model's own"
+        None, f"mean and standard deviation of the input: {NORMALIZATION}", shown="the model's own"
     )
     method: str = option("find", "method that adapts the model; 'findtta methods' lists them", metavar="NAME")
     options: Mapping[str, Any] = option(dict, "option of the method; may be repeated", flag="option")
@@ -55,10 +55,11 @@ class PredictorSettings(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            torch.device(self.device)
-        except RuntimeError as error:
-            raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {self.device!r}.") from error
+        self.check_device()
+
+    def check_device(self) -> None:
+        """Raise ``OptionError`` unless the device can be used."""
+        require_device(self.device)
 
     @property
     def image_limits(self) -> ImageLimits:
@@ -79,12 +80,7 @@ class PredictorSettings(Options):
 
     def predictor(self, model: Classifier | None = None) -> Predictor:
         """Put the model, loaded now if not given, under the method on the device."""
-        try:
-            return Predictor(model or self.load_model(), self)
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA, or no such GPU
-            if self.device == "cpu":
-                raise
-            raise OptionError(f"device {self.device!r} cannot be used ({first_line(error)}).") from error
+        return Predictor(model or self.load_model(), self)
 
 
 @dataclass(frozen=True)
@@ -127,11 +123,13 @@ class Predictor:
         labels: The names of the classes, or their numbers if the model's card has no names.
         layers: The names of the layers whose groups and drift are recorded.
         preprocess: Turns an image of any size into what ``__call__`` takes.
+        input: In one line what the model is given, and what says so.
     """
 
     def __init__(self, model: Classifier, settings: PredictorSettings) -> None:
         self.device = torch.device(settings.device)
         self.preprocess = preprocessing_of(model, settings.image_size, settings.crop, settings.interpolation)
+        self.input = describe_input(model, self.preprocess, self.preprocess.size, vars(settings))
         if any(tensor.device != self.device for tensor in model.state_dict().values()):
             model = copy.deepcopy(model).to(self.device)  # moving changes a model in place
         self.adapted = adapt(model, settings.method, **settings.options)

@@ -21,7 +21,7 @@ from findtta.images import to_input
 from findtta.models.card import Classifier
 from findtta.models.check import clean_accuracy
 from findtta.models.weights import write_weights
-from findtta.options import AtLeastZero, Count, Fraction, Options, Positive, Seed, option
+from findtta.options import AtLeastZero, Count, Fraction, Options, Positive, Seed, option, require_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +154,7 @@ def train(
     Returns:
         The trained model in eval mode.
     """
+    require_device(device)
     out = Path(out)
     checkpoint = out.with_suffix(".checkpoint")
     model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -192,6 +193,9 @@ def train(
     model.card = replace(
         model.card,
         trained_on=test.name,
+        image_size=test.image_size[0],
+        crop=1.0,
+        interpolation="bilinear",
         classes=test.classes,
         clean_accuracy=round(100 * right / count, 2),
         clean_images=count,

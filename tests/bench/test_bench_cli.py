@@ -212,7 +212,10 @@ WRONG = {
     "model": (["--models", "resnet-26"], "Did you mean 'resnet26'"),
     "too few samples": ([*MODEL, "--batch-size", "49"], "take a smaller batch_size or more samples"),
     "more domains than there are": ([*MODEL, "--domains", "fog,fgo"], "has no 'fgo@5'"),
-    "weights that do not fit": (["--models", "resnet20", "--weights", "{0}/small.pt"], "small.pt"),
+    "weights that do not fit": (
+        ["--models", "resnet20", "--weights", "{0}/small.pt", "--normalization", "half"],
+        "fit",
+    ),
     "seeds": ([*MODEL, "--seeds", "0,one"], "--seeds must be whole numbers such as 0,1,2, got 'one'"),
     "no seeds": ([*MODEL, "--seeds", ","], "seeds must be a list with at least one entry"),
     "unwritable folder": ([*MODEL, "--runs", "{0}/file/runs"], "runs must be a folder that can be written to"),

@@ -122,11 +122,12 @@ def test_the_digest_does_not_depend_on_where_model_and_data_lie(tmp_path):
 def test_the_digest_depends_on_the_normalization_of_the_input(tmp_path):
     torch.manual_seed(0)
     weights = tmp_path / "resnet20.pt"
-    torch.save(build("resnet20", num_classes=10).net.state_dict(), weights)
-    usual, half, cifar = (
-        digest(model="resnet20", weights=str(weights), normalization=name) for name in (None, "half", "cifar10")
+    torch.save(build("resnet20", num_classes=10, normalization="cifar10").net.state_dict(), weights)
+    cifar, half, same = (
+        digest(model="resnet20", weights=str(weights), normalization=name)
+        for name in ("cifar10", "half", "0.4914,0.4822,0.4465/0.2023,0.1994,0.2010")
     )
-    assert usual == cifar != half
+    assert same == cifar != half
 
 
 def test_images_of_several_sizes_are_preprocessed_as_the_model_says_and_the_digest_depends_on_it(tmp_path):
@@ -136,7 +137,7 @@ def test_images_of_several_sizes_are_preprocessed_as_the_model_says_and_the_dige
         Image.new("RGB", (40 + number, 48), (number * 20, 90, 40)).save(folder / f"{number}.png")
     plans = []
     for crop in (1.0, 0.5):
-        model = build("resnet20", num_classes=2)
+        model = build("resnet20", num_classes=2, normalization="cifar10")
         card = dataclasses.replace(model.card, image_size=32, crop=crop)
         write_weights(tmp_path / f"{crop}.safetensors", model.net.state_dict(), card)
         settings = {"data": str(tmp_path / "photos"), "data_options": {}, "batch_size": 4}
@@ -240,8 +241,8 @@ def test_a_failure_keeps_the_type_and_the_message():
         ({"model": "resnet-26"}, UnknownNameError, "Did you mean 'resnet26'"),
         ({"model": "resnet20", "weights": "nowhere.pt"}, OptionError, "'nowhere.pt' does not exist"),
         ({"model": f"{HERE}:four_classes"}, InputError, "model and data do not belong together"),
-        ({"device": "gpu"}, OptionError, "device must be such as 'cpu'"),
-        ({"device": "cuda:99"}, OptionError, "device 'cuda:99' cannot be used on this machine"),
+        ({"device": "gpu"}, OptionError, "device must be one that torch can use"),
+        ({"device": "cuda:99"}, OptionError, "device must be one that torch can use"),
     ],
     ids=str,
 )
@@ -252,9 +253,9 @@ def test_what_cannot_be_run_is_refused_with_a_reason(settings, error, message):
 
 
 def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path):
-    model = build("resnet20", num_classes=4)
+    model = build("resnet20", num_classes=4, normalization="cifar10")
     write_weights(tmp_path / "four.safetensors", model.net.state_dict(), model.card)
-    with pytest.raises(InputError, match="has 4 classes, but data 'shapes' has 10"):
+    with pytest.raises(InputError, match=r"has 4 classes, but the data 'shapes-c.*' has 10"):
         Planner().plan(spec(model=str(tmp_path / "four.safetensors")))
 
 

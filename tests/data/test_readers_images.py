@@ -1,6 +1,7 @@
 """ImageNet-C and other folders of images."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,7 +90,8 @@ def test_folders_of_domains(tmp_path, suffix):
     write_images(tmp_path / "pacs", names, suffix=suffix)
     (tmp_path / "pacs" / "photo" / "dog" / "notes.txt").write_text("not an image")
     (tmp_path / "pacs" / ".cache" / "x").mkdir(parents=True)
-    dataset = read(tmp_path / "pacs")
+    with pytest.warns(UserWarning, match=r"left out of the data.*notes\.txt$"):
+        dataset = read(tmp_path / "pacs")
     assert (dataset.name, dataset.domains, dataset.classes) == ("pacs", ("photo", "sketch"), ("cat", "dog"))
     assert dataset.labels("photo").tolist() == [1, 1]
     expected = np.asarray(Image.open(tmp_path / f"pacs/photo/dog/zwölf 12{suffix}"))
@@ -129,11 +131,23 @@ def test_images_of_several_sizes_need_a_size(tmp_path):
     assert read(tmp_path, image_size=(32, 48)).images("photo", rows(0, 1)).shape == (2, 32, 48, 3)
 
 
-def test_images_of_several_sizes_get_the_preprocessing_of_a_model(tmp_path):
+def test_what_is_not_read_is_named(tmp_path):
+    write_images(tmp_path, ["cat/1", "cat/deeper/2", "dog/1"])
+    for name in ("cat/phone.heic", "cat/.hidden", "cat/.DS_Store", "loose.png", "classes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.warns(UserWarning, match="left out of the data") as caught:
+        assert load(tmp_path).pick(["clean"]).labels("clean").tolist() == [0, 1]
+    (message,) = {str(warning.message) for warning in caught}
+    named = [Path(name).relative_to(tmp_path).as_posix() for name in message.partition("only: ")[2].split(", ")]
+    assert named == ["cat/deeper", "cat/phone.heic", "loose.png"]
+
+
+def test_files_get_the_preprocessing_of_a_model_also_if_all_are_of_one_size(tmp_path):
     write_images(tmp_path, ["photo/cat/1", "sketch/cat/1"], side=40)
-    uniform = load(tmp_path, preprocessing=Preprocessing.square(36))
-    assert (uniform.image_size, uniform.preprocessing) == ((40, 40), None)  # all of one size: used as they are
-    assert uniform.identity == load(tmp_path).identity
+    uniform, as_is = load(tmp_path, preprocessing=Preprocessing.square(36)), load(tmp_path)
+    assert (uniform.image_size, as_is.image_size) == ((36, 36), (40, 40))
+    expected = Preprocessing.square(36)(as_is.images("photo", rows(0))[0])
+    np.testing.assert_array_equal(uniform.images("photo", rows(0)), [expected])
     Image.fromarray(pictures(1, side=60)[0][:, :50]).save(tmp_path / "sketch/cat/2.png")
     prepared = load(tmp_path, preprocessing=Preprocessing.square(36, 0.9, "bicubic"))
     assert prepared.image_size == (36, 36)

@@ -70,9 +70,16 @@ def test_find_star_needs_data_and_takes_its_cold_start_from_it(tiny_file, capsys
 
 
 def test_own_model_as_a_program(tiny_file, capsys):
-    assert run("--model", tiny_file, "--method", "tbn", "--image-size", "32", "-o", "tbn.pt2") == 0
-    assert "torch.export" in capsys.readouterr().out
+    words = ("--model", tiny_file, "--method", "tbn", "--image-size", "32", "-o")
+    assert run(*words, "tbn.pt2") == 0
+    captured = capsys.readouterr()
+    assert "torch.export" in captured.out
+    assert captured.err == ("input: 32 x 32, normalized as the model takes it: the file adds no normalization\n")
     assert export.describe("tbn.pt2").input_shape == (3, 32, 32)
+    # A normalization is added if it is given, and needs no number of classes.
+    assert run(*words, "norm.pt2", "--normalization", "0.1,0.2,0.3/1,2,4") == 0
+    assert "mean 0.1 0.2 0.3, std 1 2 4; given --image-size, --normalization" in capsys.readouterr().err
+    assert export.describe("norm.pt2").mean == pytest.approx((0.1, 0.2, 0.3))
 
 
 def test_wrong_arguments(tiny_file, tmp_path):

@@ -10,6 +10,7 @@ from findtta._extras import install_command
 from findtta.errors import MissingExtraError, OptionError, UnknownNameError
 from findtta.images import Preprocessing
 from findtta.models import Classifier, ModelCard, build, load, load_module, preprocessing_of
+from findtta.models.open import describe_input
 from findtta.models.weights import write_weights
 
 OWN = """
@@ -22,7 +23,7 @@ def plain():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 def card():
-    return build("resnet20", num_classes=7)
+    return build("resnet20", num_classes=7, normalization="cifar10")
 
 def nothing():
     return 3
@@ -41,7 +42,7 @@ def own(tmp_path):
 def weights(tmp_path):
     """Weights with a card, of a small model."""
     torch.manual_seed(1)
-    model = build("resnet20", num_classes=10)
+    model = build("resnet20", num_classes=10, normalization="cifar10")
     path = tmp_path / "net.safetensors"
     write_weights(path, model.net.state_dict(), dataclasses.replace(model.card, trained_on="CIFAR10"))
     return path
@@ -81,10 +82,26 @@ def test_a_file_with_a_card_keeps_what_is_asked_for(weights):
 def test_a_file_without_a_card_needs_its_architecture(tmp_path):
     from safetensors.torch import save_file
 
-    save_file(build("resnet20", num_classes=10).net.state_dict(), tmp_path / "bare.safetensors")
+    bare = tmp_path / "bare.safetensors"
+    save_file(build("resnet20", num_classes=10, normalization="half").net.state_dict(), bare)
     with pytest.raises(OptionError, match="has no card inside: name its architecture"):
-        load(str(tmp_path / "bare.safetensors"))
-    assert load("resnet20", weights=tmp_path / "bare.safetensors", fallback_classes=10).card.num_classes == 10
+        load(str(bare))
+    assert load("resnet20", weights=bare, fallback_classes=10, normalization="half").card.num_classes == 10
+
+
+@pytest.mark.parametrize("classes", [7, 10, 100, 1000])
+def test_the_normalization_is_never_guessed(tmp_path, classes):
+    torch.save(build("resnet20", num_classes=classes, normalization="none").net.state_dict(), tmp_path / "bare.pt")
+    with pytest.raises(OptionError, match=r"normalization must be given \(--normalization\) .*MEAN/STD such as"):
+        load("resnet20", weights=tmp_path / "bare.pt", num_classes=classes)
+    given = load("resnet20", weights=tmp_path / "bare.pt", num_classes=classes, normalization="0.1,0.2,0.3/1,2,3")
+    assert (given.card.mean, given.card.std) == ((0.1, 0.2, 0.3), (1, 2, 3))
+
+
+@pytest.mark.parametrize("wrong", ["0.5/0.5", "1,1,1/1,1,0", "1,1,1/1,1,a", "1,1,1/1,1,1/1,1,1", "/"])
+def test_a_normalization_in_numbers_must_be_three_of_each(wrong):
+    with pytest.raises(OptionError, match="three numbers each"):
+        build("resnet20", num_classes=3, normalization=wrong)
 
 
 def test_own_models_get_the_normalization_that_is_asked_for(own):
@@ -133,13 +150,13 @@ def test_modules_to_look_at_need_no_weights(own, weights):
 
 
 def test_the_preprocessing_of_a_model_is_what_its_card_says():
-    model = build("resnet20", num_classes=10)
+    model = build("resnet20", num_classes=10, normalization="cifar10")
     assert preprocessing_of(model) == Preprocessing(size=(32, 32), resize=32)
     assert preprocessing_of(model, 64, 0.5, "bicubic") == Preprocessing(
         size=(64, 64), resize=128, interpolation="bicubic"
     )
     model.card = dataclasses.replace(model.card, image_size=160, crop=None)
-    assert preprocessing_of(model).resize == 182  # large images are cropped unless the card says otherwise
+    assert preprocessing_of(model).resize == 160  # no crop is guessed by the size
     model.card = dataclasses.replace(
         model.card, image_size=None, input_size=48, crop=0.75, interpolation="bicubic"
     )
@@ -169,6 +186,43 @@ def test_the_card_of_a_timm_model_is_what_timm_says(timm):
     assert (small.card.input_size, small.card.image_size) == (64, 64)
     with pytest.raises(OptionError, match="img_size: timm:resnet18 does not take it"):
         build("timm:resnet18", num_classes=5, img_size=64)
+
+
+def test_a_timm_model_of_ones_own_is_given_what_timm_says(timm, tmp_path):
+    (tmp_path / "own_timm.py").write_text(
+        "import timm\n\ndef net():\n    return timm.create_model('tf_mobilenetv3_small_075', num_classes=5)\n"
+    )
+    model = load(f"{tmp_path / 'own_timm.py'}:net", num_classes=5)
+    expected = build("timm:tf_mobilenetv3_small_075", num_classes=5)
+    assert dataclasses.replace(model.card, arch=expected.card.arch) == expected.card
+    assert "timm's configuration of tf_mobilenetv3_small_075" in model.source
+
+
+def test_the_configuration_of_a_tag_of_timm(timm):
+    usual, torchvision = (build(f"timm:resnet18{tag}", num_classes=10) for tag in ("", ".tv_in1k"))
+    assert preprocessing_of(usual) == Preprocessing.square(224, 0.95, "bicubic")
+    assert preprocessing_of(torchvision) == Preprocessing.square(224, 0.875, "bilinear")
+    assert torchvision.source == "timm's configuration of resnet18.tv_in1k"
+
+
+def described(model: Classifier, **given) -> str:
+    preprocessing = preprocessing_of(model, *(given.get(name) for name in ("image_size", "crop", "interpolation")))
+    return describe_input(model, preprocessing, preprocessing.size, given)
+
+
+def test_the_input_is_described_with_what_says_it(own, weights):
+    shipped = described(load("shapes-resnet26"))
+    assert shipped.startswith(
+        "input: 32 x 32 (shorter side resized to 32, bilinear; centre crop), mean 0.5 0.5 0.5"
+    )
+    assert shipped.endswith("std 0.25 0.25 0.25; from the card in shapes-resnet26.safetensors")
+    told = described(load(str(weights), normalization="half"), crop=0.5, normalization="half")
+    assert "resized to 64" in told
+    assert told.endswith("; given --crop, --normalization; from the card in net.safetensors")
+    told = described(load(f"{own}:plain", num_classes=4), image_size=24)
+    assert told.endswith("given --image-size; by default no crop, bilinear, no normalization (RGB in [0, 1])")
+    as_they_are = describe_input(load("shapes-resnet26"), None, (40, 48), {})
+    assert as_they_are.startswith("input: 40 x 48, as the data have them, mean")
 
 
 def test_timm_weights_by_name(timm, tmp_path):

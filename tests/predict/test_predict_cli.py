@@ -20,6 +20,8 @@ def test_a_folder_from_end_to_end(tmp_path, capsys):
     assert run(*words, "--option", "alpha=0.9", "--block-size", 4) == 0
     told = capsys.readouterr()
     assert "computing in this process (fewer than 10,000 images)" in told.err
+    assert told.err.count("input: ") == 1
+    assert ", mean " in told.err.splitlines()[0]
     assert "7 images: 6 predicted, 1 could not be read" in told.out
     assert "blocks: 2 computed" in told.out
     assert f"unreadable images in {tmp_path / 'out' / 'errors'}" in told.out

@@ -60,7 +60,7 @@ def test_names_that_do_not_exist():
         Settings(options={"alfa": 0.5})
     with pytest.raises(UnknownNameError, match="Did you mean 'shapes-resnet26'"):
         Settings(model="shapes-resnet2").load_model()
-    with pytest.raises(OptionError, match="device must be such as 'cpu'"):
+    with pytest.raises(OptionError, match="device must be one that torch can use"):
         Settings(device="toaster")
 
 
@@ -194,7 +194,7 @@ def own_model(tmp_path):
     return f"{file}:make"
 
 
-def test_a_model_of_ones_own(own_model):
+def test_a_model_of_ones_own(own_model, capsys):
     pytest.importorskip("uvicorn")
     pytest.importorskip("prometheus_client")
     from findtta.serve.server import check
@@ -205,6 +205,7 @@ def test_a_model_of_ones_own(own_model):
     assert description.labels == tuple("0123456")
     assert description.layers == ("net.1",)
     assert description.preprocessing.size == (16, 16)
+    assert capsys.readouterr().err.startswith("findtta: input: 16 x 16 (shorter side resized to 16, bilinear;")
     with pytest.raises(OptionError, match="num_classes must be given"):
         Settings(model=own_model).load_model()
     wrong = Settings(model=own_model, num_classes=5, image_size=16)

@@ -21,7 +21,8 @@ from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.collapse import CollapseGuard
-from findtta.errors import InputError, OptionError, first_line
+from findtta.errors import InputError
+from findtta.options import require_device
 from findtta.streams import Batch
 
 BINS = 15  # of confidence, for the calibration error
@@ -39,8 +40,8 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
         >>> run(spec).metrics["samples"]
         40
     """
+    device = require_device(spec.spec.device if isinstance(spec, Plan) else spec.device)
     plan = spec if isinstance(spec, Plan) else Planner().plan(spec)
-    device = _usable_device(plan.spec.device)
     began = time.time()
     memory = PeakMemory(device)
     adapted = findtta.adapt(plan.model, plan.spec.method, **plan.options)
@@ -114,15 +115,6 @@ def failure(spec: RunSpec, digest: str, error: BaseException, config: dict[str, 
             "started": time.time(),
         },
     )
-
-
-def _usable_device(name: str) -> torch.device:
-    device = torch.device(name)
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"device {name!r} cannot be used on this machine: {first_line(error)}") from error
-    return device
 
 
 def _reset_at_new_domain(adapted: Adapted, batch: Batch, last: int | None) -> int | None:

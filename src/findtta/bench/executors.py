@@ -24,13 +24,13 @@ import torch
 
 from findtta._extras import require
 from findtta._processes import environment, ignore_sigint, threads_each, torch_threads, usable_cores
-from findtta._ray import Place, ray_session
+from findtta._ray import Place, joins_cluster, ray_session, require_gpus
 from findtta.bench.evaluate import Progress, failure, run
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
 from findtta.errors import InputError, OptionError
-from findtta.options import Count, Options, option
+from findtta.options import Count, Options, option, require_device
 
 RETRIES = 2  # of a run whose process died, which may not have been its fault
 
@@ -49,6 +49,11 @@ class Task:
     def of(cls, plan: Plan) -> Task:
         """Return the task of a plan."""
         return cls(plan.spec, plan.digest, plan.config)
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs that it takes."""
+        return int(self.spec.device.startswith("cuda"))
 
     def failed(self, error: BaseException) -> Result:
         """Return the record of a failure."""
@@ -95,6 +100,11 @@ class Execution(Options):
         return self.executor or (
             "ray" if self.ray_address else "processes" if (self.workers or 1) > 1 else "serial"
         )
+
+    def check_device(self, *devices: str) -> None:
+        """Raise ``OptionError`` unless the devices of runs can be used here, or may be those of a cluster."""
+        for device in dict.fromkeys(devices):
+            require_device(device, elsewhere=self.kind == "ray" and joins_cluster(self.ray_address))
 
     def make(self, planner: Planner) -> Executor:
         """Return the executor; a serial one plans with the given planner."""
@@ -254,10 +264,10 @@ class Ray:
         threads = self.threads or (1 if on_cluster else threads_each(workers))
         pending: dict[Any, Task] = {}
         with ray_session(self.address, num_cpus=workers * threads) as ray:
+            require_gpus(ray, max((task.gpus for task in tasks), default=0))
             try:
                 for task in tasks:
-                    gpus = int(task.spec.device.startswith("cuda"))
-                    remote = ray.remote(max_retries=RETRIES, num_cpus=threads, num_gpus=gpus)(_compute_on_ray)
+                    remote = ray.remote(max_retries=RETRIES, num_cpus=threads, num_gpus=task.gpus)(_compute_on_ray)
                     pending[remote.remote(task, Place.here(), threads)] = task
                 while pending:
                     ready, _ = ray.wait(list(pending))

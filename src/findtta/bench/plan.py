@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from torch import Tensor
 import findtta
 from findtta import streams
 from findtta.bench.spec import RunSpec
-from findtta.data.dataset import DomainDataset, Labels
+from findtta.data.dataset import DomainDataset, Labels, match_classes
 from findtta.data.open import load as load_data
-from findtta.errors import InputError, OptionError
+from findtta.errors import OptionError
 from findtta.images import Preprocessing, to_input
 from findtta.models import Classifier, load, preprocessing_of, weights_digest
-from findtta.options import Options
+from findtta.models.open import describe_input
+from findtta.options import Options, require_device
 from findtta.registry import build_options, load_method
 from findtta.streams import Batch, Stream
 
@@ -48,10 +49,16 @@ class Plan:
 
 
 class Planner:
-    """Plans runs; models and datasets that several runs share are opened once."""
+    """Plans runs; models and datasets that several runs share are opened once.
 
-    def __init__(self) -> None:
+    Args:
+        tell: Called with lines about how models and data are put together, each line once.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda line: None) -> None:
+        self._tell = functools.cache(tell)
         self._data = functools.lru_cache(maxsize=4)(_open_data)
+        self._match = functools.lru_cache(maxsize=4)(match_classes)
         self._part = functools.lru_cache(maxsize=4)(_part)
         self._model = functools.lru_cache(maxsize=4)(_open_model)
         self._stream = functools.lru_cache(maxsize=16)(_make_stream)
@@ -63,15 +70,20 @@ class Planner:
         # The data says how many classes a model without a card has; the model says the size of its images.
         whole = self._data(spec.data, _text(spec.data_options))
         model, weights = self._model(spec.model, spec.weights, len(whole.classes), spec.normalization)
-        if model.card.image_size or model.card.input_size:
-            whole = self._data(spec.data, _text(spec.data_options), preprocessing_of(model))
+        asked = {name: getattr(spec, name) for name in ("image_size", "crop", "interpolation")}
+        if model.card.side or any(asked.values()):
+            preprocessing = preprocessing_of(model, **asked)
+            whole = self._data(spec.data, _text(spec.data_options), preprocessing)
+            if any(asked.values()) and whole.preprocessing != preprocessing:
+                raise OptionError(
+                    "image_size, crop and interpolation are for image files without data options of the same "
+                    f"purpose, but images of {spec.data!r} are used as they are, or as their options say."
+                )
+        whole, note = self._match(
+            whole, model.card.classes, model.card.num_classes, given="classes" in spec.data_options
+        )
         dataset = self._part(whole, scenario, spec.domains, spec.severity, spec.images)
         stream = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
-        if model.card.num_classes != len(dataset.classes):
-            raise InputError(
-                f"model {spec.model!r} has {model.card.num_classes} classes, but data {spec.data!r} has "
-                f"{len(dataset.classes)}: they do not belong together."
-            )
         config = {
             "method": spec.method,
             "options": dataclasses.asdict(options),
@@ -98,13 +110,16 @@ class Planner:
             },
             "seed": spec.seed,
             "reset": spec.reset,
-            "device": _device_type(spec.device),
+            "device": require_device(spec.device, elsewhere=True).type,
             "versions": {
                 "findtta": findtta.__version__,
                 "torch": torch.__version__.partition("+")[0],
                 "numpy": np.__version__,
             },
         }
+        for line in (describe_input(model, whole.preprocessing, whole.image_size, vars(spec)), note):
+            if line:
+                self._tell(line)
         written = _text(config)
         digest = hashlib.sha256(written.encode()).hexdigest()[:20]
         # As it will be read back: lists for tuples.
@@ -152,10 +167,3 @@ def _model_name(model: str) -> str:
     if model.endswith(".safetensors"):
         return Path(model).stem
     return f"{Path(place).name}{colon}{name}" if place.endswith(".py") else model
-
-
-def _device_type(device: str) -> str:
-    try:
-        return torch.device(device).type
-    except RuntimeError as error:
-        raise OptionError(f"device must be such as 'cpu', 'cuda' or 'cuda:1', got {device!r}.") from error

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from findtta.images import Interpolation
+from findtta.models.card import NORMALIZATION
 from findtta.models.open import NAMES as MODEL_NAMES
 from findtta.options import Count, Options, Seed, Text, Whole, make_options, option
 
@@ -32,8 +34,13 @@ class RunSpec(Options):
     model: Text = option("shapes-resnet26", MODEL_NAMES)
     weights: Text | None = option(None, "weights of an architecture", metavar="FILE")
     normalization: Text | None = option(
-        None, "normalization of the input, such as cifar10 or imagenet", shown="what the weights or timm say"
+        None, f"mean and standard deviation of the input: {NORMALIZATION}", shown="the model's own"
     )
+    image_size: Count | None = option(None, "side that image files are brought to", shown="the model's own")
+    crop: float | None = option(
+        None, "fraction of the shorter side of image files that the centre crop keeps", shown="the model's own"
+    )
+    interpolation: Interpolation | None = option(None, "how image files are resized", shown="the model's own")
     data: Text = option(
         "shapes", "the dataset: shapes, which are drawn on the fly, a name or a path", metavar="NAME|PATH"
     )

@@ -46,8 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("grid must be given: a TOML file, a preset (see --list), or lists such as --methods.")
     grid = Grid() if arguments.grid is None else find(arguments.grid)
     specs = expand(grid.changed(axes, given(arguments, RunSpec, _SHARED)))
-    planner, store = Planner(), Store(arguments.runs)
-    executor = Execution(**given(arguments, Execution)).make(planner)
+    execution = Execution(**given(arguments, Execution))
+    execution.check_device(*(spec.device for spec in specs))
+    planner, store = Planner(tell), Store(arguments.runs)
+    executor = execution.make(planner)
     if not arguments.dry_run:
         store.require_writable()
     with progress_bar(len(specs), "run", desc="planning") as bar:

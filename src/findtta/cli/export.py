@@ -16,9 +16,11 @@ from findtta._processes import torch_threads
 from findtta._progress import progress_bar
 from findtta.api import adapt
 from findtta.cli.flags import add_flags, given
+from findtta.cli.output import tell
 from findtta.errors import OptionError
 from findtta.export.files import Progress
-from findtta.models.open import is_own, load_module, preprocessing_of
+from findtta.models.card import Classifier
+from findtta.models.open import describe_input, is_own, load_module, preprocessing_of
 from findtta.options import Count, option
 from findtta.predictor import PredictorSettings
 
@@ -48,7 +50,7 @@ class ExportSettings(PredictorSettings):
             raise OptionError(f"--opset is for .onnx files, but --output is {self.output.name!r}.")
 
 
-# Images come from --data or are random, so how files are resized does not matter.
+# Images come from --data or are random, so how files are resized hardly matters.
 _WITHOUT_FLAG = {"output", "device", "crop", "interpolation"}
 _FLAGS = {field.name for field in dataclasses.fields(ExportSettings)} - _WITHOUT_FLAG
 
@@ -85,7 +87,7 @@ def _export(settings: ExportSettings, progress: Progress) -> export.Check:
     if settings.data is not None:
         warm_up = adapted.warm_up_left
         count = warm_up + max(export.BATCH_SIZES) // BATCH_SIZE + 1
-        batches = _batches(settings.data, settings.data_options, count)
+        batches = _batches(model, settings, count)
         for batch in batches[:warm_up]:
             adapted(batch)
         images = torch.cat(batches[warm_up:] or batches)
@@ -96,6 +98,12 @@ def _export(settings: ExportSettings, progress: Progress) -> export.Check:
         example = images[:2]
     else:
         example = torch.zeros(2, 3, *preprocessing_of(model, settings.image_size).size)
+    size = (int(example.shape[-2]), int(example.shape[-1]))
+    if isinstance(model, Classifier):
+        square = preprocessing_of(model, size[0]) if size[0] == size[1] else None
+        tell(describe_input(model, square, size, vars(settings)))
+    else:
+        tell(f"input: {size[0]} x {size[1]}, normalized as the model takes it: the file adds no normalization")
     more: dict[str, Any] = {"images": images, "max_batch": settings.max_batch, "progress": progress}
     if settings.opset is not None:
         more["opset"] = settings.opset
@@ -105,18 +113,23 @@ def _export(settings: ExportSettings, progress: Progress) -> export.Check:
 
 def _load(settings: ExportSettings) -> nn.Module:
     name = settings.model
-    if isinstance(name, str) and is_own(name) and settings.num_classes is None and not settings.normalization:
-        return load_module(name, settings.weights).eval()  # a graph needs neither classes nor normalisation
-    return settings.load_model()
+    if not isinstance(name, str) or not is_own(name) or settings.num_classes is not None:
+        return settings.load_model()
+    if settings.normalization is None:
+        return load_module(name, settings.weights).eval()  # a graph needs neither classes nor normalization
+    return dataclasses.replace(settings, num_classes=1).load_model()  # it does not show how many they are
 
 
-def _batches(data: str, options: Mapping[str, Any], count: int) -> list[Tensor]:
-    """Return this number of mixed batches of a dataset, or as many as it has."""
+def _batches(model: nn.Module, settings: ExportSettings, count: int) -> list[Tensor]:
+    """Return this number of mixed batches of the dataset, or as many as it has."""
     from findtta import streams
     from findtta.data.open import load
     from findtta.images import to_input
 
-    dataset = load(data, **options).pick()
+    assert settings.data is not None
+    sized = settings.image_size or (isinstance(model, Classifier) and model.card.side)
+    preprocessing = preprocessing_of(model, settings.image_size) if sized else None
+    dataset = load(settings.data, preprocessing=preprocessing, **settings.data_options).pick()
     stream = streams.make("crossmix", dataset, batch_size=BATCH_SIZE)
     chosen = (dataset.batch(batch.domain_ids, batch.rows) for batch in itertools.islice(stream, count))
     return [to_input(images).contiguous() for images, _ in chosen]

@@ -2,7 +2,10 @@
 
 import argparse
 
+from findtta.bench.spec import RunSpec
 from findtta.cli.flags import add_flags, given
+from findtta.cli.output import tell
+from findtta.data.dataset import match_classes
 from findtta.data.open import load
 from findtta.models import ARCHITECTURES, SHIPPED, check_clean_accuracy, preprocessing_of
 from findtta.models.open import find_weights
@@ -17,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta models``."""
     parser.add_argument("model", nargs="?", help="show the card of this model (default: list what there is)")
     add_flags(parser, PredictorSettings, _LOADED_WITH)
+    add_flags(parser, RunSpec, ("data_options",))
     parser.add_argument("--check", metavar="DATA", help="measure the accuracy on the clean images of this dataset")
     parser.add_argument(
         "--expected", type=float, metavar="X", help="expected clean accuracy in %% (default: that of the card)"
@@ -52,15 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check is None:
         return 0
 
-    sized = settings.image_size or card.image_size or card.input_size
     how = (settings.image_size, settings.crop, settings.interpolation)
-    preprocessing = preprocessing_of(model, *how) if sized else None
-    outcome = check_clean_accuracy(
-        model,
-        load(arguments.check, preprocessing=preprocessing),
-        expected=arguments.expected,
-        images=arguments.images,
-    )
+    preprocessing = preprocessing_of(model, *how) if settings.image_size or card.side else None
+    options = given(arguments, RunSpec, ("data_options",)).get("data_options", {})
+    data = load(arguments.check, preprocessing=preprocessing, **options)
+    data, note = match_classes(data, card.classes, card.num_classes, given="classes" in options)
+    tell(note, quiet=not note)
+    outcome = check_clean_accuracy(model, data, expected=arguments.expected, images=arguments.images)
     print(outcome)
     return 0 if outcome.passed else 1
 

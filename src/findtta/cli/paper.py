@@ -74,10 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [(item.id, len(item.specs(context)), len(item.probes(context))) for item in chosen]
         print_text(render(("item", "runs", "measurements"), rows))
         return 0
-    planner, store = Planner(), Store(arguments.runs)
+    execution = Execution(**given(arguments, Execution))
+    execution.check_device(context.device)
+    planner, store = Planner(tell), Store(arguments.runs)
     for setup in setups:  # raise at once if data or model cannot be opened
         planner.plan(context.spec(setup, method="source"))
-    executor = Execution(**given(arguments, Execution)).make(planner)
+    executor = execution.make(planner)
     store.require_writable()
     output = arguments.output or store.folder / "paper"
     everything = Results()

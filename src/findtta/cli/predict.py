@@ -2,11 +2,12 @@
 
 import argparse
 import dataclasses
+import functools
 import json
-import sys
 from pathlib import Path
 
 from findtta._progress import progress_bar
+from findtta.cli import output
 from findtta.cli.flags import add_flags, given
 from findtta.predict.settings import Execution, Settings
 from findtta.predictor import PredictorSettings
@@ -20,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder of images or Parquet files, a Parquet file, its URI (s3://...), or a .txt with one path per line"
     )
     parser.add_argument("--input", required=True, metavar="PATH", help=inputs)
-    output = "folder of the predictions; if it holds a part of them already, the rest is computed"
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help=output)
+    folder = "folder of the predictions; if it holds a part of them already, the rest is computed"
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help=folder)
     model = {field.name for field in dataclasses.fields(PredictorSettings)}
     others = {field.name for field in dataclasses.fields(Settings)} - model - set(_EXECUTION)
     add_flags(parser.add_argument_group("model and method"), Settings, only=model)
@@ -35,10 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict, and print a summary."""
     from findtta.predict import predict
 
-    def announce(execution: Execution) -> None:
-        if not arguments.json:
-            print(_where(execution), file=sys.stderr)
-
+    tell = functools.partial(output.tell, quiet=arguments.json)
     settings = Settings(**given(arguments, Settings))
     with progress_bar(None, "image", quiet=arguments.json, desc="predicting") as bar:
 
@@ -46,7 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
             bar.total = images
             bar.update(done - bar.n)
 
-        summary = predict(arguments.input, arguments.output, settings, progress=show, announce=announce)
+        summary = predict(
+            arguments.input,
+            arguments.output,
+            settings,
+            progress=show,
+            announce=lambda execution: tell(_where(execution)),
+            tell=tell,
+        )
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), default=str, sort_keys=True))
     else:

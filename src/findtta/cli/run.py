@@ -1,6 +1,7 @@
 """``findtta run``: evaluate one method on one stream, and store the result."""
 
 import argparse
+import functools
 
 from findtta._progress import progress_bar
 from findtta.bench.execute import schedule
@@ -30,8 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, and print the result."""
-    spec, planner, quiet = RunSpec(**given(arguments, RunSpec)), Planner(), arguments.json
+    quiet = arguments.json
+    spec, planner = RunSpec(**given(arguments, RunSpec)), Planner(functools.partial(tell, quiet=quiet))
     execution = Execution(**given(arguments, Execution, only=("threads",)))
+    execution.check_device(spec.device)
     plan = planner.plan(spec)
     if len(plan.dataset) < plan.available:
         used = f"{len(plan.dataset):,} of {plan.available:,} images, at most {spec.images:,} per domain"
@@ -63,10 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_clean_accuracy(plan: Plan, *, quiet: bool) -> None:
+    from findtta.data.dataset import match_classes
     from findtta.data.open import load
     from findtta.models import check_clean_accuracy
 
-    data = load(plan.spec.data, preprocessing=plan.dataset.preprocessing, **plan.spec.data_options)
+    options, card = plan.spec.data_options, plan.model.card
+    data = load(plan.spec.data, preprocessing=plan.dataset.preprocessing, **options)
+    data, _ = match_classes(data, card.classes, card.num_classes, given="classes" in options)
     outcome = check_clean_accuracy(plan.model, data)
     if not outcome.passed:
         raise InputError(f"--check: {outcome}")

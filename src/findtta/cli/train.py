@@ -6,7 +6,7 @@ from pathlib import Path
 
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
-from findtta.options import Count, Options, option
+from findtta.options import Count, Options, option, require_device
 from findtta.train import Recipe
 
 
@@ -26,6 +26,11 @@ class Training(Options):
     threads: Count | None = option(None, "CPU threads", shown="all")
     half: bool = option(False, "store the weights in half precision")
     test_images: Count = option(10_000, "test images for the clean accuracy in the card")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device is not None:
+            require_device(self.device)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

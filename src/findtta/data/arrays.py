@@ -163,7 +163,7 @@ def read_npz(
     )
     asked = Preprocessing.from_options(image_size, resize)
     if "jpeg" in members:
-        return EncodedArray(path, members, labels, names, asked, preprocessing)
+        return EncodedArray(path, members, labels, names, asked or preprocessing)
     if asked is not None:
         raise InputError(f"image_size: {path} holds arrays, which are used as they are; only files are resized.")
     images = {name: member for name, member in members.items() if are_images(member)}
@@ -195,8 +195,7 @@ class EncodedArray(EncodedDataset):
         members: Mapping[str, Member],
         labels: Labels,
         classes: tuple[str, ...],
-        asked: Preprocessing | None,
-        usual: Preprocessing | None,
+        preprocessing: Preprocessing | None,
     ) -> None:
         self.name, self.domains, self.classes = path.stem, (CLEAN,), classes
         self._encoded, self._labels = members["jpeg"], labels
@@ -206,7 +205,7 @@ class EncodedArray(EncodedDataset):
             raise InputError(
                 f"{path}: jpeg must be one uint8 array of at least {needed} bytes, got {describe(self._encoded)}."
             )
-        self._choose_size(asked, usual)
+        self._choose_size(preprocessing)
 
     def labels(self, domain: str) -> Labels:
         self.check_domain(domain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.errors import OptionError, UnknownNameError, close_matches, few
+from findtta.errors import InputError, OptionError, UnknownNameError, close_matches, few
 from findtta.images import Preprocessing
 from findtta.options import require_int
 
@@ -172,21 +173,81 @@ class DomainDataset(ABC):
 
 
 class _Part(DomainDataset):
-    """Some domains of a dataset, and perhaps only some of their rows."""
+    """Some domains of a dataset, and perhaps only some of their rows, or labels in the order of other classes."""
 
-    def __init__(self, whole: DomainDataset, domains: tuple[str, ...], limit: int | None) -> None:
+    def __init__(
+        self,
+        whole: DomainDataset,
+        domains: tuple[str, ...],
+        limit: int | None = None,
+        classes: tuple[str, ...] | None = None,
+    ) -> None:
         self.whole, self.limit, self.domains = whole, limit, domains
-        self.name, self.classes, self.image_size = whole.name, whole.classes, whole.image_size
+        self.name, self.classes, self.image_size = whole.name, classes or whole.classes, whole.image_size
         self.generated, self.preprocessing = whole.generated, whole.preprocessing
+        places = {name: label for label, name in enumerate(self.classes)}
+        self._label_of = np.array([places[name] for name in whole.classes], np.int64) if classes else None
 
     def labels(self, domain: str) -> Labels:
-        return self.whole.labels(domain)[self._rows(domain)]
+        labels = self.whole.labels(domain)[self._rows(domain)]
+        return labels if self._label_of is None else self._label_of[labels]
 
     def images(self, domain: str, rows: Rows) -> Images:
         return self.whole.images(domain, self._rows(domain)[rows])
 
     def _rows(self, domain: str) -> Rows:
         return _drawn(len(self.whole.labels(domain)), self.limit)
+
+
+def match_classes(
+    dataset: DomainDataset, names: tuple[str, ...] | None, count: int, *, given: bool = False
+) -> tuple[DomainDataset, str]:
+    """Bring the labels of a dataset into the order of the classes of a model.
+
+    Classes are matched by their names, of which the data may have a part. Names that are numbers are positions.
+
+    Args:
+        dataset: The dataset.
+        names: The names of the model's classes; None if they are not known.
+        count: How many classes the model has.
+        given: Whether the user gave the order of the data's classes; it holds where names cannot be matched.
+
+    Returns:
+        The dataset with its labels in the order of the model, and a line about it for the user, or nothing.
+
+    Raises:
+        InputError: If the classes do not fit.
+    """
+    ours, numbers = dataset.classes, tuple(map(str, range(count)))
+    if ours in (names, numbers):
+        return dataset, ""
+    for order in (names or (), numbers):
+        once = {name for name, times in Counter(order).items() if times == 1}
+        if once.issuperset(ours) and (order is names or len(ours) == count):
+            why = "the orders differ" if len(ours) == count else f"the data has {len(ours)} of {count} classes"
+            matched = _Part(dataset, dataset.domains, classes=order)
+            return matched, f"classes of data and model are matched by name: {why}"
+    how_to = (
+        "Give the data's classes in the order of the model with --data-option classes=FILE (a name per line), if "
+        "they are the same."
+    )
+    if len(ours) != count:
+        raise InputError(
+            f"the model has {count} classes, but the data {dataset.name!r} has {len(ours)} ({few(ours)}): they "
+            f"do not belong together. {how_to}"
+        )
+    if given:
+        return dataset, ""
+    if names:
+        raise InputError(
+            f"the classes of the data {dataset.name!r} ({few(ours)}) are not those of the model ({few(names)}). "
+            f"{how_to}"
+        )
+    alphabetical = " (in alphabetical order; --data-option classes=FILE gives another)"
+    return dataset, (
+        f"the model has no class names: its classes 0 to {count - 1} are taken to be {few(ours)}"
+        f"{alphabetical if list(ours) == sorted(ours) else ''}"
+    )
 
 
 @lru_cache(maxsize=64)

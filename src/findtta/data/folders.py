@@ -1,6 +1,7 @@
 """Datasets whose images are files: domain/class/image, class/image, and the layout of ImageNet-C."""
 
 import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from findtta.data.dataset import (
     domain_name,
 )
 from findtta.data.metadata import Classes, class_list, marked, reading
-from findtta.errors import InputError
+from findtta.errors import InputError, few
 from findtta.images import SUFFIXES, ImageLimits, Preprocessing, image_size, read_image
 from findtta.options import require_choice
 
@@ -46,16 +47,14 @@ class EncodedDataset(DomainDataset):
         for domain in self.domains:
             yield from (self._source(domain, row) for row in range(len(self.labels(domain))))
 
-    def _choose_size(self, asked: Preprocessing | None, usual: Preprocessing | None) -> None:
-        """Decide on the preprocessing: what was asked for, or the usual one if images have several sizes."""
-        self.preprocessing = asked
-        if asked is None:
-            sizes = (image_size(source, LIMITS, name=name) for source, name in self._sources())
-            self.image_size = next(sizes)
-            if usual is not None and any(size != self.image_size for size in sizes):
-                self.preprocessing = usual
-        if self.preprocessing is not None:
-            self.image_size = self.preprocessing.size
+    def _choose_size(self, preprocessing: Preprocessing | None) -> None:
+        """Decide on the size of images: that of the preprocessing, or of the first image if there is none."""
+        self.preprocessing = preprocessing
+        if preprocessing is not None:
+            self.image_size = preprocessing.size
+        else:
+            source, name = next(self._sources())
+            self.image_size = image_size(source, LIMITS, name=name)
 
     def images(self, domain: str, rows: Rows) -> Images:
         self.check_domain(domain)
@@ -77,8 +76,8 @@ class EncodedDataset(DomainDataset):
 class ImageFiles(EncodedDataset):
     """Domains that are folders with one folder of images per class, named as the classes.
 
-    Files are listed when a domain is first asked for, and read when their images are. They are brought to one size
-    by the preprocessing, if that was asked for; else by the usual one, if they have several sizes.
+    Files are listed when a domain is first asked for, and read when their images are. They are brought to size by
+    the preprocessing; without one they must be of one size.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class ImageFiles(EncodedDataset):
         classes: tuple[str, ...],
         *,
         preprocessing: Preprocessing | None = None,
-        usual: Preprocessing | None = None,
         generated: bool = False,
     ) -> None:
         self.name, self.domains, self.classes = name, tuple(folders), classes
@@ -97,7 +95,7 @@ class ImageFiles(EncodedDataset):
         self._listed: dict[str, tuple[Names, Labels]] = {}
         if next(self._sources(), None) is None:
             raise InputError(f"{self.name} must hold images ({', '.join(sorted(SUFFIXES))}), got none.")
-        self._choose_size(preprocessing, usual)
+        self._choose_size(preprocessing)
 
     def labels(self, domain: str) -> Labels:
         return self._list(domain)[1]
@@ -113,15 +111,24 @@ class ImageFiles(EncodedDataset):
             label_of = {name: label for label, name in enumerate(self.classes)}
             names: list[bytes] = []
             labels: list[int] = []
+            left_out = [entry for entry in _entries(self._folders[domain]) if _is_image(entry)]
             for folder in folders_in(self._folders[domain]):
                 if folder.name not in label_of:
                     raise InputError(
                         f"{folder} must be the folder of a class, but {folder.name!r} is not among the "
                         f"{len(self.classes)} classes. Give all of them with the option classes."
                     )
-                found = images_in(folder)
+                entries = _entries(folder)
+                found = sorted(filter(_is_image, entries))
                 names += [os.fsencode(file.name) for file in found]
                 labels += [label_of[folder.name]] * len(found)
+                left_out += [entry for entry in entries if not _is_image(entry)]
+            if shown := few([str(entry) for entry in sorted(left_out) if not entry.name.startswith(".")]):
+                warnings.warn(
+                    f"left out of the data, which has files ending in {', '.join(sorted(SUFFIXES))} in folders of "
+                    f"classes only: {shown}",
+                    stacklevel=2,
+                )
             self._listed[domain] = np.array(names, np.bytes_), np.array(labels, np.int64)
         return self._listed[domain]
 
@@ -155,8 +162,8 @@ def read_folder(
     """Open a folder of images: domain/class/image, split/class/image or class/image (domain ``"clean"``)."""
     folders = _domain_folders(path, split)
     names = class_list(classes) or _class_folders(folders)
-    asked = Preprocessing.from_options(image_size, resize)
-    return ImageFiles(path.resolve().name, folders, names, preprocessing=asked, usual=preprocessing)
+    asked = Preprocessing.from_options(image_size, resize) or preprocessing
+    return ImageFiles(path.resolve().name, folders, names, preprocessing=asked)
 
 
 def folders_in(folder: Path) -> list[Path]:
@@ -166,9 +173,11 @@ def folders_in(folder: Path) -> list[Path]:
 
 def images_in(folder: Path) -> list[Path]:
     """Return the image files in a folder by name, without hidden ones."""
-    return sorted(
-        entry for entry in _entries(folder) if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
-    )
+    return sorted(filter(_is_image, _entries(folder)))
+
+
+def _is_image(entry: Path) -> bool:
+    return entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
 
 
 def _entries(folder: Path) -> list[Path]:

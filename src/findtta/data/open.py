@@ -73,16 +73,15 @@ def load(
             ``findtta data make`` made, such as ``"cifar10-c"`` or ``"cifar10-c-generated"``; or the path of a
             file or folder. A ``Path`` is never taken for a name.
         root: Where fetched datasets are; by default the folder ``findtta data`` uses.
-        preprocessing: How image files of several sizes are brought to one, such as
-            ``findtta.models.preprocessing_of(model)``; the option ``image_size`` goes before it. Files that have
-            one size are used as they are.
+        preprocessing: How image files are brought to size, such as ``findtta.models.preprocessing_of(model)``; the
+            option ``image_size`` goes before it. Arrays, and the files of ImageNet-C, are used as they are.
         **options: Options of the dataset; an error lists those that it has:
             ``classes``: names of all classes in the order of the labels, or a file that lists them (one name per
             line, or JSON). By default those that the data have, sorted if they are folders, or numbers. For
             folders of a part of ImageNet's classes, the full list makes labels keep their meaning.
             ``image_size`` and ``resize``: for image files, the side, or (height, width), that all are resized and
             cropped to, and the length that the shorter side is resized to before the crop (by default what just
-            covers it). By default images are used as they are.
+            covers it). By default files are used as they are, and must be of one size.
             ``split``: ``"test"`` (default) or ``"train"``, for CIFAR, shapes and folders that have both.
             ``count``: the number of images, for shapes.
             ``seed`` and ``constants``: for clean sets, the seed of the corruptions and of the shapes (default: 0),

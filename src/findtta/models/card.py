@@ -30,6 +30,10 @@ NORMALIZATIONS: Mapping[str, tuple[Triple, Triple]] = {
 }
 
 
+#: How a normalization can be given, for help texts and errors.
+NORMALIZATION = f"{', '.join(NORMALIZATIONS)}, or MEAN/STD such as 0.5,0.5,0.5/0.25,0.25,0.25"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
     """What must be known about a model to use it.
@@ -64,6 +68,11 @@ class ModelCard:
     clean_images: int | None = None
     recipe: Mapping[str, Any] | None = None
 
+    @property
+    def side(self) -> int | None:
+        """Side of the images that the model is given, if anything says it."""
+        return self.image_size or self.input_size
+
     def to_json(self) -> str:
         """Return the card as JSON, as it is stored inside a weights file."""
         return json.dumps(asdict(self), sort_keys=True)
@@ -81,15 +90,17 @@ class Classifier(nn.Module):
     Attributes:
         card: What is known about the model.
         net: The model without normalization.
+        source: Where the card comes from, for the user; empty if it is but an assumption.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, net: nn.Module, card: ModelCard) -> None:
+    def __init__(self, net: nn.Module, card: ModelCard, source: str = "the model's card") -> None:
         super().__init__()
         self.card = card
         self.net = net
+        self.source = source
         self.register_buffer("mean", torch.tensor(card.mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(card.std).view(1, 3, 1, 1), persistent=False)
         self.input_size = card.input_size
@@ -104,17 +115,17 @@ class Classifier(nn.Module):
 
 
 def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Triple]:
-    """Return mean and standard deviation by name, or as given."""
-    if isinstance(wanted, str):
+    """Return mean and standard deviation by name, or as given, which may be a text ``MEAN/STD``."""
+    if isinstance(wanted, str) and "/" not in wanted:
         require_known("normalization", wanted, NORMALIZATIONS)
         return NORMALIZATIONS[wanted]
+    parts: Any = [part.split(",") for part in wanted.split("/")] if isinstance(wanted, str) else wanted
     try:
-        mean, std = ((float(red), float(green), float(blue)) for red, green, blue in wanted)
+        mean, std = ((float(red), float(green), float(blue)) for red, green, blue in parts)
     except (TypeError, ValueError):
         std = (0.0, 0.0, 0.0)
     if min(std) <= 0:
         raise OptionError(
-            "normalization must be a name or a pair (mean, std) of three numbers each, std above 0, "
-            f"got {wanted!r}."
+            f"normalization must be {NORMALIZATION}: three numbers each, those of STD above 0, got {wanted!r}."
         )
     return mean, std

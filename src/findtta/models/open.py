@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from findtta.errors import MissingExtraError, OptionError
 from findtta.images import Interpolation, Preprocessing
 from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard, Triple, find_normalization
 from findtta.models.weights import fit, read_weights
-from findtta.models.zoo import ARCHITECTURES, SHIPPED, TORCHVISION_HINT, build, find_architecture
+from findtta.models.zoo import ARCHITECTURES, SHIPPED, TORCHVISION_HINT, build, find_architecture, timm_input
 
 #: What ``load`` takes, for help texts.
 NAMES = "a shipped model, an architecture or timm:NAME with weights, a .safetensors file, or file.py:CALLABLE"
 
-#: Side of the images of datasets that weights were trained on.
-_IMAGE_SIZES = {"shapes": 32, "cifar10": 32, "cifar100": 32, "imagenet": 224}
-_LARGE = 160  # from this side on, evaluation usually crops
+#: What cards of weights trained on these datasets mean where they say nothing about it.
+_IMAGES = {"image_size": 32, "crop": 1.0, "interpolation": "bilinear"}
+_TRAINED_ON = ("shapes", "cifar10", "cifar100")
+#: What is used if nothing says it, in words.
+_DEFAULTS = {"crop": "no crop", "interpolation": "bilinear", "normalization": "no normalization (RGB in [0, 1])"}
 
 
 def load(
@@ -40,8 +43,8 @@ def load(
             called without arguments and returns the module.
         weights: A state dict (``.safetensors``, or saved by torch; nothing in it is executed).
         num_classes: The number of classes; by default what the weights' card says.
-        normalization: A name such as ``"cifar10"``, or (mean, std); by default what the card or timm says, what
-            is usual for the number of classes, or none for a model of your own.
+        normalization: A name such as ``"cifar10"``, (mean, std), or a text ``MEAN/STD``; by default what the card
+            or timm says, or none for a model of your own.
         img_size: Side that the model works at, for architectures with a fixed one.
         fallback_classes: The number of classes if nothing else says it, such as that of the data.
 
@@ -71,14 +74,10 @@ def load(
     fit(model.net, state, arch=name, source=str(path))
     if card is not None:
         built = model.card
-        side = card.image_size or _IMAGE_SIZES.get((card.trained_on or "").lower()) or built.image_size
-        changed: dict[str, Any] = {
-            "mean": built.mean,
-            "std": built.std,
-            "input_size": built.input_size,
-            "image_size": side,
-        }
-        model.card = dataclasses.replace(card, **changed)
+        changed: dict[str, Any] = {name: getattr(built, name) for name in ("mean", "std", "input_size")}
+        meant = _IMAGES if (card.trained_on or "").lower() in _TRAINED_ON else {"image_size": built.image_size}
+        changed |= {name: value for name, value in meant.items() if getattr(card, name) is None}
+        model.card, model.source = dataclasses.replace(card, **changed), f"the card in {path.name}"
     return model.eval()
 
 
@@ -108,7 +107,7 @@ def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
     """Load a model, named as for ``load``, to inspect it: an architecture needs no weights here."""
     if name in SHIPPED or name.endswith(".safetensors"):
         return load(name, weights=weights)
-    model = _call(name) if is_own(name) else build(name, num_classes=1000).net
+    model = _call(name) if is_own(name) else build(name, num_classes=1000, normalization="none").net
     if weights is not None:
         state, _ = read_weights(weights)
         fit(model, state, arch=name, source=str(weights))
@@ -126,8 +125,7 @@ def preprocessing_of(
     Args:
         model: The model; a ``Classifier`` says it by its card.
         image_size: Side of the square that the model is given; by default what the card says.
-        crop: Fraction of the shorter side that is kept; by default what the card says, or else 0.875 for sides
-            of at least 160 pixels and 1 below.
+        crop: Fraction of the shorter side that is kept; by default what the card says, or else 1.
         interpolation: ``"bilinear"`` or ``"bicubic"``; by default what the card says, or else bilinear.
 
     Returns:
@@ -138,16 +136,43 @@ def preprocessing_of(
     """
     if isinstance(model, Classifier):
         card = model.card
-        image_size = image_size or card.image_size or card.input_size
+        image_size = image_size or card.side
         crop = card.crop if crop is None else crop
         interpolation = interpolation or card.interpolation
     if image_size is None:
         raise OptionError(
             "image_size must be given (--image-size), such as 224: nothing says which size the model takes."
         )
-    if crop is None:
-        crop = 0.875 if image_size >= _LARGE else 1.0
-    return Preprocessing.square(image_size, crop, interpolation or "bilinear")
+    return Preprocessing.square(image_size, 1.0 if crop is None else crop, interpolation or "bilinear")
+
+
+def describe_input(
+    model: Classifier, preprocessing: Preprocessing | None, size: tuple[int, int], given: Mapping[str, Any]
+) -> str:
+    """Return in one line what a model is given, and what says so.
+
+    Args:
+        model: The model.
+        preprocessing: How images are brought to size; None if they are used as they are.
+        size: Height and width of the images.
+        given: Settings of the user; those about the input are None where they were not given.
+    """
+    card, asked = model.card, [name for name in ("image_size", *_DEFAULTS) if given.get(name) is not None]
+    known = {"crop": card.crop, "interpolation": card.interpolation, "normalization": model.source}
+    if preprocessing is None:
+        resized, known = ", as the data have them", {"normalization": model.source}
+    else:
+        resized = f" (shorter side resized to {preprocessing.resize}, {preprocessing.interpolation}; centre crop)"
+    defaults = [_DEFAULTS[name] for name, value in known.items() if not value and name not in asked]
+    mean, std = (" ".join(f"{value:.4g}" for value in values) for values in (card.mean, card.std))
+    sources = {
+        "given": ", ".join(f"--{name.replace('_', '-')}" for name in asked),
+        "from": model.source if set(known) - set(asked) else "",
+        "by default": ", ".join(defaults),
+    }
+    return f"input: {size[0]} x {size[1]}{resized}, mean {mean}, std {std}; " + "; ".join(
+        f"{how} {what}" for how, what in sources.items() if what
+    )
 
 
 def _load_own(
@@ -160,11 +185,14 @@ def _load_own(
     if not isinstance(model, Classifier):
         if num_classes is None:
             raise OptionError(f"num_classes must be given for {name!r}, which has no card that says it.")
-        mean, std = NORMALIZATIONS["none"]
-        model = Classifier(model, ModelCard(arch=name, num_classes=num_classes, mean=mean, std=std))
+        made_by_timm = isinstance(getattr(model, "pretrained_cfg", None), dict)
+        source, (mean, std), known = timm_input(model) if made_by_timm else ("", NORMALIZATIONS["none"], {})
+        model = Classifier(
+            model, ModelCard(arch=name, num_classes=num_classes, mean=mean, std=std, **known), source
+        )
     if normalization is not None:
         mean, std = find_normalization(normalization)
-        model = Classifier(model.net, dataclasses.replace(model.card, mean=mean, std=std))
+        model = Classifier(model.net, dataclasses.replace(model.card, mean=mean, std=std), model.source)
     return model.eval()
 
 

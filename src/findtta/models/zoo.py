@@ -12,7 +12,7 @@ from torch import nn
 from findtta._extras import installed, require
 from findtta.errors import OptionError, UnknownNameError, close_matches
 from findtta.images import INTERPOLATIONS
-from findtta.models.card import Classifier, ModelCard, Triple, find_normalization
+from findtta.models.card import NORMALIZATION, Classifier, ModelCard, Triple, find_normalization
 from findtta.models.resnet_cifar import CifarResNet
 from findtta.options import require_int
 
@@ -53,7 +53,7 @@ class Architecture:
         timm: The name of a model of timm.
         caffe: Whether its strides and epsilons are those of Caffe and Keras.
         input_size: Side that it resizes its inputs to, or None if it takes any size.
-        normalization: The usual one; None means by the number of classes.
+        normalization: That of all its weights; None means that timm, the card of the weights or the user says it.
         image_size: Side of the images it was made for, or None.
     """
 
@@ -87,8 +87,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {name: Architecture(**fields) for na
 #: Trained models whose weights come with the package.
 SHIPPED = ("shapes-resnet26", "shapes-efficientvit_m0")
 
-_BY_CLASSES = {10: "cifar10", 100: "cifar100", 1000: "imagenet"}
-
 
 def build(
     arch: str,
@@ -102,11 +100,14 @@ def build(
     Args:
         arch: A name from ``ARCHITECTURES``, or ``timm:NAME`` for any model of timm.
         num_classes: The number of classes.
-        normalization: A name such as ``"cifar10"``, or (mean, std); by default the usual one.
+        normalization: A name such as ``"cifar10"``, or (mean, std); by default what timm or the architecture says.
         img_size: Side that the model works at, for architectures with a fixed one.
 
     Returns:
         The model, which takes RGB in [0, 1].
+
+    Raises:
+        OptionError: If nothing says the normalization.
     """
     require_int("num_classes", num_classes)
     kind = find_architecture(arch)
@@ -121,18 +122,34 @@ def build(
         if size is None:
             raise
         raise OptionError(f"img_size: {arch} does not take it ({error}), so leave img_size out.") from error
-    usual: str | tuple[Triple, Triple]
-    usual = kind.normalization or _BY_CLASSES.get(num_classes, "imagenet")
-    known: dict[str, Any] = {"image_size": size or kind.image_size}
-    if arch.startswith("timm:"):
-        config = require("timm.data", "timm", "a timm model").resolve_model_data_config(net)
-        usual = (config["mean"], config["std"])
-        known = {"image_size": size or config["input_size"][-1], "crop": config["crop_pct"]}
-        if config["interpolation"] in INTERPOLATIONS:
-            known["interpolation"] = config["interpolation"]
-    mean, std = find_normalization(normalization or usual)
+    known: dict[str, Any] = {"image_size": kind.image_size}
+    source = f"the architecture {arch}"
+    usual: str | tuple[Triple, Triple] | None = kind.normalization
+    if kind.timm and usual is None:
+        source, usual, known = timm_input(net)
+    wanted = normalization or usual
+    if wanted is None:
+        raise OptionError(
+            f"normalization must be given (--normalization) for {arch}, since nothing says what its weights were "
+            f"trained with: {NORMALIZATION}."
+        )
+    mean, std = find_normalization(wanted)
+    known["image_size"] = size or known["image_size"]
     card = ModelCard(arch=arch, num_classes=num_classes, mean=mean, std=std, input_size=size, **known)
-    return Classifier(net, card)
+    return Classifier(net, card, source)
+
+
+def timm_input(net: nn.Module) -> tuple[str, tuple[Triple, Triple], dict[str, Any]]:
+    """Return what timm says of the input of a model that it made: where, normalization, and more for its card."""
+    config = require("timm.data", "timm", "a timm model").resolve_model_data_config(net)
+    known: dict[str, Any] = {"image_size": config["input_size"][-1]}
+    if config["crop_mode"] == "center":
+        known["crop"] = config["crop_pct"]
+    if config["interpolation"] in INTERPOLATIONS:
+        known["interpolation"] = config["interpolation"]
+    about: Any = net.pretrained_cfg
+    name = ".".join(filter(None, (about.get("architecture"), about.get("tag"))))
+    return f"timm's configuration of {name}", (config["mean"], config["std"]), known
 
 
 def find_architecture(name: str) -> Architecture:

@@ -14,6 +14,7 @@ from findtta.bench import RunSpec
 from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
 from findtta.errors import FindTTAError, InputError, OptionError
+from findtta.models.card import NORMALIZATION
 from findtta.models.open import NAMES
 from findtta.options import Count, Options, Seed, option, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
@@ -40,7 +41,7 @@ class Setup(Options):
     model: str = option("shapes-resnet26", NAMES, repeat=True)
     weights: str | None = option(None, "weights of an architecture", metavar="FILE", repeat=True)
     normalization: str | None = option(
-        None, "normalization of the input, if the weights have no card", repeat=True
+        None, f"mean and standard deviation of the input: {NORMALIZATION}", shown="the model's own", repeat=True
     )
     network: str | None = option(
         None,

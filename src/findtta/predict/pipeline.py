@@ -60,6 +60,7 @@ def predict(
     *,
     progress: Progress | None = None,
     announce: Callable[[Execution], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Summary:
     """Predict all images of an input; blocks that an earlier run has finished are not computed again.
 
@@ -69,6 +70,7 @@ def predict(
         settings: The model, the method, and how images are read and predictions written.
         progress: Called after each batch.
         announce: Called before the computation with where it takes place.
+        tell: Called before it with a line about the input of the model.
 
     Returns:
         The outcome.
@@ -84,6 +86,8 @@ def predict(
         model = settings.load_model()
         settings = dataclasses.replace(settings, model=model)
         predictor = settings.predictor()
+        if tell:
+            tell(predictor.input)
         reader = Reader(settings.batch_size, predictor.preprocess, settings.image_limits)
         state = _warm_up(predictor, reader, images)
         listing = {"input": images.kind, "images": len(images), "listing": images.digest}

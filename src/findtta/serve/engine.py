@@ -18,7 +18,7 @@ import torch
 
 from findtta._extras import require
 from findtta._io import finite
-from findtta._ray import Place, start_ray
+from findtta._ray import Place, require_gpus, start_ray
 from findtta.errors import FindTTAError
 from findtta.images import Pixels, Preprocessing
 from findtta.predictor import Predictions, Predictor
@@ -162,6 +162,7 @@ def ray_engine(settings: Settings, telemetry: Telemetry) -> Iterator[tuple[Engin
         object_store_memory=512 * MEBIBYTE,
     )
     try:
+        require_gpus(ray, settings.replicas * settings.gpus)
         ray_serve.start(proxy_location="Disabled", logging_config=_QUIET)
         handle = ray_serve.run(_deployment(ray_serve, settings), name=APP_NAME, route_prefix=None)
         address = str(ray.get_runtime_context().gcs_address)
@@ -187,7 +188,7 @@ def _deployment(ray_serve: Any, settings: Settings) -> Any:
         name=DEPLOYMENT_NAME,
         autoscaling_config=scaling,
         max_ongoing_requests=_ONGOING,
-        ray_actor_options={"num_cpus": settings.threads, "num_gpus": int(settings.device.startswith("cuda"))},
+        ray_actor_options={"num_cpus": settings.threads, "num_gpus": settings.gpus},
         health_check_period_s=1,  # a dead replica is replaced soon
         health_check_timeout_s=30,
         graceful_shutdown_timeout_s=10,

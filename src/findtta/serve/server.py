@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -48,8 +49,9 @@ def run(settings: Settings, on_ready: Callable[[str, str], None]) -> bool:
 
 
 def check(settings: Settings, model: Classifier) -> Description:
-    """Describe the model, after a batch in this process: mistakes in the settings are plain errors here."""
+    """Describe the model and print its input, after a batch here: mistakes in the settings are plain errors."""
     predictor = dataclasses.replace(settings, device="cpu").predictor(model)
+    print(f"findtta: {predictor.input}", file=sys.stderr, flush=True)
     classes = predictor(np.zeros((2, *predictor.preprocess.size, 3), np.uint8)).probabilities.shape[1]
     if classes != len(predictor.labels):
         raise OptionError(f"num_classes: the model has {classes} classes, not {len(predictor.labels)}.")

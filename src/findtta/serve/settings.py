@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from findtta._ray import joins_cluster
 from findtta.errors import OptionError
 from findtta.models.open import NAMES
-from findtta.options import AtLeastZero, Count, Positive, option, require_int
+from findtta.options import AtLeastZero, Count, Positive, option, require_device, require_int
 from findtta.predictor import PredictorSettings
 from findtta.registry import load_method
 
@@ -60,6 +61,10 @@ class Settings(PredictorSettings):
         self._require_order("max_batch", "max_queue", "otherwise no batch could be full")
         self._require_servable()
 
+    def check_device(self) -> None:
+        """Raise ``OptionError`` unless the device can be used here, or may be one of the replicas' cluster."""
+        require_device(self.device, elsewhere=joins_cluster(self.ray_address))
+
     def _require_order(self, low: str, high: str, reason: str) -> None:
         smaller, larger = getattr(self, low), getattr(self, high)
         if smaller is not None and larger is not None and smaller > larger:
@@ -93,6 +98,11 @@ class Settings(PredictorSettings):
     def most_replicas(self) -> int:
         """The largest number of replicas."""
         return self.max_replicas or self.replicas
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs of each replica."""
+        return int(self.device.startswith("cuda"))
 
     @property
     def most_images(self) -> int:
