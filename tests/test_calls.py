@@ -1,8 +1,6 @@
 """One adapted model called in unusual ways: from threads, in parts, by other names, across processes."""
 
 import copy
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,26 +11,10 @@ import findtta
 from findtta.errors import InputError, UnusedLayerWarning
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.registry import load_method
-from nets import METHODS, TinyNet, UnusedLayer, close, filled, images, same_bits, tiny
+from nets import METHODS, TinyNet, UnusedLayer, close, filled, images, in_threads, same_bits, tiny
 
 STATELESS = [method for method in METHODS if not load_method(method).stateful]
 LEARNING = ["tent", "eata", "sar", "deyo", "note", "rotta", "vida"]
-
-
-def in_threads(call, inputs, threads=8):
-    """Call with every input, all threads starting together."""
-    barrier = threading.Barrier(threads)
-
-    def work(part):
-        barrier.wait(timeout=60)
-        return [call(item) for item in part]
-
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(work, [inputs[start::threads] for start in range(threads)], timeout=120))
-    answers = [None] * len(inputs)
-    for start, part in enumerate(parts):
-        answers[start::threads] = part
-    return answers
 
 
 @pytest.mark.parametrize("method", STATELESS)

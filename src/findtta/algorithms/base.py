@@ -306,8 +306,8 @@ class Adapted(StandIn):
             begins_with = self.begins_with or tuple(layer for _, layer in self.layers())[:1]
             if carried and ran[:1] != begins_with:
                 raise InputError(
-                    f"{method.__name__} begins in the middle of the model, where method {self.name!r} needs what the "
-                    "layers before found out about the batch. Call the adapted model as a whole."
+                    f"{method.__name__} begins in the middle of the model, where method {self.name!r} needs what "
+                    "the layers before found out about the batch. Call the adapted model as a whole."
                 )
             return result
 
