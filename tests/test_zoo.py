@@ -3,18 +3,21 @@
 All are built from their configuration, with weights from a seed; nothing is downloaded.
 """
 
+import itertools
+import types
 import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 import findtta
-from findtta.errors import UnusedLayerWarning
+from findtta.errors import InputError, UnusedLayerWarning
 from findtta.layers.frozen import is_frozen_batch_norm
-from nets import assert_same_snapshot, images, in_threads, randn, same_bits, snapshot
+from nets import assert_same_snapshot, close, images, in_threads, same_bits, snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +67,9 @@ def check(model: nn.Module, *batches: Tensor, unused: bool = False) -> None:
     with warnings.catch_warnings():
         if unused:
             warnings.simplefilter("ignore", UnusedLayerWarning)
-        assert_same(findtta.adapt(model, alpha=1.0)(batches[0]), source)
+        model_itself = findtta.adapt(model, alpha=1.0, inplace=True, reuse_buffers=False)
+        assert_same(model_itself(batches[0]), source)
+        assert findtta.unwrap(model_itself) is model
         adapted = findtta.adapt(model)
         found = [adapted(batch) for batch in batches]
         assert all(tensor.isfinite().all() for tensor in tensors(found))
@@ -84,15 +89,14 @@ def check(model: nn.Module, *batches: Tensor, unused: bool = False) -> None:
                 parameter.zero_()
         adapted.load_state_dict(plain.state_dict())
         assert_same(adapted(batches[1]), found[1])
-        # In place, and without reuse.
         model_itself = findtta.adapt(model, inplace=True, reuse_buffers=False)
         assert_same(model_itself(batches[0]), found[0])
     assert findtta.unwrap(model_itself) is model
     assert_same_snapshot(before, snapshot(model))
 
 
-# timm: for each of its modules, the model with BatchNorm that has the fewest parameters (but for those made for timm's
-# own tests), at 64 pixels where it allows that.
+# timm: for each of its modules, the model with BatchNorm that has the fewest parameters (but for those that are made
+# for timm's own tests), at 64 pixels where it allows that.
 
 SMALL = {"img_size": 64}
 TIMM = {
@@ -164,7 +168,7 @@ def test_timm_family(timm, name):
         pytest.skip("this version of timm does not have it")
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=10, **TIMM[name])
-    first, second, third = (images(4, seed=seed, size=PIXELS.get(name, 64)) for seed in range(3))
+    first, second, third = (images(3, seed=seed, size=PIXELS.get(name, 64)) for seed in range(3))
     check(trained(model, first), second, third)
 
 
@@ -334,17 +338,131 @@ def from_config(transformers, name):
     return getattr(transformers, name)(config(*HUGGING_FACE[name])).eval()
 
 
-def sounds(count, seed):
+def sounds(seed):
     """Like :func:`images`, in one dimension."""
-    return images(count, seed=seed, size=26).flatten(1)
+    return images(3, seed=seed, size=26).flatten(1)
 
 
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_hugging_face_model(transformers, name):
-    inputs = sounds if "Wav2Vec2" in name else lambda count, seed: images(count, seed=seed, size=64)
-    model = trained(from_config(transformers, name), inputs(4, 2))
-    check(model, inputs(4, 0), inputs(4, 1), unused=name in UNUSED)
+    inputs = sounds if "Wav2Vec2" in name else lambda seed: images(3, seed=seed, size=64)
+    model = trained(from_config(transformers, name), inputs(2))
+    check(model, inputs(0), inputs(1), unused=name in UNUSED)
     # Nothing that normalises with statistics of its own is passed over in silence.
     layers = findtta.inspect(model).layers
     assert {layer.adaptable for layer in layers if "BatchNorm" in layer.kind} == {True}
     assert not any("running statistics, but" in layer.note for layer in layers)
+
+
+def test_a_hugging_face_model_is_saved_and_loaded_through_the_adapted_one(transformers, tmp_path):
+    name, batch = "ResNetForImageClassification", images(3, size=64)
+    model = trained(from_config(transformers, name), batch)
+    adapted = findtta.adapt(model)
+    want = adapted(images(3, size=64)).logits
+    adapted.save_pretrained(tmp_path)
+    loaded = getattr(transformers, name).from_pretrained(tmp_path).eval()
+    assert list(loaded.state_dict()) == list(model.state_dict())
+    with torch.no_grad():
+        assert same_bits(loaded(batch).logits, model(batch).logits)
+    assert same_bits(findtta.adapt(loaded)(batch).logits, want)
+
+
+@pytest.mark.parametrize("method", ["find", "find-soft"])
+def test_a_model_that_normalises_with_the_function_is_adapted_as_one_that_calls_its_layers(transformers, method):
+    batches = [images(3, seed=seed, size=64) for seed in range(3)]
+    model = trained(from_config(transformers, "ResNetForImageClassification"), batches[2])
+    by_layer = findtta.adapt(model, method)
+
+    def forward(self, hidden):
+        norm = self.normalization
+        hidden = F.batch_norm(
+            self.convolution(hidden), norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+        )
+        return self.activation(hidden)
+
+    for module in model.modules():
+        if hasattr(module, "convolution") and hasattr(module, "normalization") and hasattr(module, "activation"):
+            module.forward = types.MethodType(forward, module)
+    by_function = findtta.adapt(model, method, inplace=True)
+    for batch in batches:
+        assert close(by_function(batch).logits, by_layer(batch).logits, 1e-5)
+    assert by_function.functional_calls
+    assert [line.score for line in by_function.report()] == pytest.approx(
+        [line.score for line in by_layer.report()]
+    )
+
+
+# Parts of a model, frozen layers, and an architecture of one's own.
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050"])
+def test_the_parts_of_a_timm_model_equal_the_whole(timm, name):
+    torch.manual_seed(0)
+    batch = images(3, size=64)
+    model = trained(timm.create_model(name, num_classes=10), images(3, seed=1, size=64))
+    adapted = findtta.adapt(model, "find-soft")
+    with torch.no_grad():
+        features = adapted.forward_features(batch)  # before a whole call, too
+        assert close(adapted.forward_head(features), adapted(batch), 1e-5)
+        assert same_bits(adapted.forward_features(batch), features)
+
+
+def test_a_part_that_needs_the_layers_before_is_refused(timm):
+    torch.manual_seed(0)
+    adapted = findtta.adapt(timm.create_model("levit_128s", img_size=64), "find-soft")  # BatchNorm in the head
+    with torch.no_grad(), pytest.raises(InputError, match="forward_head"):
+        adapted.forward_head(adapted.forward_features(images(3, size=64)))
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "efficientnet_lite0", "resnetv2_18"])
+def test_frozen_by_timm(timm, name):
+    torch.manual_seed(0)
+    first, second, third = (images(3, seed=seed, size=64) for seed in range(3))
+    model = trained(timm.create_model(name, num_classes=10), first)
+    want = findtta.adapt(model)(second)
+    frozen = timm.layers.freeze_batch_norm_2d(model)
+    assert not any(isinstance(module, _BatchNorm) for module in frozen.modules())
+    assert close(findtta.adapt(frozen)(second), want, 1e-4)
+    check(frozen, second, third)
+
+
+def test_frozen_by_torchvision(timm):
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    first, second, third = (images(3, seed=seed, size=64) for seed in range(3))
+    model = torchvision.models.resnet18(norm_layer=torchvision.ops.FrozenBatchNorm2d, num_classes=10)
+    check(trained(model, first), second, third)
+
+
+class UNet(nn.Module):
+    """Skip connections from every level to the level's way back, which ends in a map of classes."""
+
+    def __init__(self, channels=(3, 8, 16, 32), classes=4):
+        super().__init__()
+        levels = list(itertools.pairwise(channels))
+        self.down = nn.ModuleList(self.block(before, after) for before, after in levels)
+        self.bottom = self.block(channels[-1], channels[-1])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(c, c, 2, stride=2) for c in channels[:0:-1])
+        self.merge = nn.ModuleList(self.block(2 * after, max(before, 8)) for before, after in levels[::-1])
+        self.head = nn.Conv2d(8, classes, 1)
+
+    @staticmethod
+    def block(before, after):
+        layers = (nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True))
+        return nn.Sequential(*layers, nn.Conv2d(after, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU())
+
+    def forward(self, x):
+        skips = []
+        for block in self.down:
+            skips.append(block(x))
+            x = F.max_pool2d(skips[-1], 2)
+        x = self.bottom(x)
+        for up, merge in zip(self.up, self.merge, strict=True):
+            x = merge(torch.cat([up(x), skips.pop()], 1))
+        return self.head(x)
+
+
+def test_u_net():
+    torch.manual_seed(0)
+    first, second, third = (images(3, seed=seed, size=32) for seed in range(3))
+    check(trained(UNet(), first), second, third)
