@@ -1,6 +1,8 @@
 """Small networks for the tests, filled from an explicit seed."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
@@ -240,3 +242,19 @@ def replaced(model: nn.Module, make) -> nn.Module:
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
                 setattr(parent, name, make(child))
     return model
+
+
+def in_threads(call, inputs, threads=8):
+    """Call with every input, all threads starting together."""
+    barrier = threading.Barrier(threads)
+
+    def work(part):
+        barrier.wait(timeout=60)
+        return [call(item) for item in part]
+
+    with ThreadPoolExecutor(threads) as pool:
+        parts = list(pool.map(work, [inputs[start::threads] for start in range(threads)], timeout=120))
+    answers = [None] * len(inputs)
+    for start, part in enumerate(parts):
+        answers[start::threads] = part
+    return answers

@@ -1,8 +1,6 @@
 """One adapted model called in unusual ways: from threads, in parts, by other names, across processes."""
 
 import copy
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,26 +11,10 @@ import findtta
 from findtta.errors import InputError, UnusedLayerWarning
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.registry import load_method
-from nets import METHODS, TinyNet, UnusedLayer, close, filled, images, same_bits, tiny
+from nets import METHODS, TinyNet, UnusedLayer, close, filled, images, in_threads, same_bits, tiny
 
 STATELESS = [method for method in METHODS if not load_method(method).stateful]
 LEARNING = ["tent", "eata", "sar", "deyo", "note", "rotta", "vida"]
-
-
-def in_threads(call, inputs, threads=8):
-    """Call with every input, all threads starting together."""
-    barrier = threading.Barrier(threads)
-
-    def work(part):
-        barrier.wait(timeout=60)
-        return [call(item) for item in part]
-
-    with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(work, [inputs[start::threads] for start in range(threads)], timeout=120))
-    answers = [None] * len(inputs)
-    for start, part in enumerate(parts):
-        answers[start::threads] = part
-    return answers
 
 
 @pytest.mark.parametrize("method", STATELESS)
@@ -94,6 +76,42 @@ def test_a_method_of_the_model_equals_a_whole_call(method):
     assert adapted.features.__name__ == "features"
 
 
+class WithHead(TinyNet):
+    """A model whose head has a BatchNorm layer too, with a method for each part as in timm."""
+
+    def forward_features(self, x):
+        x = self.stem(x)
+        return F.relu(x + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))).mean((2, 3))
+
+    def forward_head(self, x):
+        return self.head(x)
+
+    def classifier(self):
+        return self.head[-1]
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_method_that_begins_in_the_middle_is_refused_where_that_changes_the_result(called_before):
+    model, batch = filled(WithHead()), images()
+    exact, soft = findtta.adapt(model, "find"), findtta.adapt(model, "find-soft")
+    whole = soft(batch) if called_before else findtta.adapt(model, "find-soft")(batch)
+    features = soft.forward_features(batch)
+    with pytest.raises(InputError, match="forward_head begins in the middle of the model"):
+        soft.forward_head(features)
+    assert close(soft(batch), whole, 1e-6)
+    assert close(exact.forward_head(exact.forward_features(batch)), exact(batch), 1e-6)
+
+
+def test_the_report_is_of_the_last_batch_that_went_through_layers():
+    adapted, batch = findtta.adapt(filled(WithHead())), images()
+    adapted(batch)
+    whole = [line.groups for line in adapted.report()]
+    adapted.classifier()
+    assert [line.groups for line in adapted.report()] == whole
+    adapted.forward_features(batch)
+    assert [line.groups for line in adapted.report()] == [*whole[:3], None]
+
+
 class CallsTheFunction(nn.Module):
     """Normalises with the tensors of a layer, without calling the layer."""
 
@@ -107,6 +125,9 @@ class CallsTheFunction(nn.Module):
             self.conv(x), bn.running_mean, bn.running_var, bn.weight, bn.bias, training=False, eps=bn.eps
         )
         return self.last(x.relu())
+
+    def by_method(self, x):
+        return self.forward(x)
 
 
 class CallsTheLayer(CallsTheFunction):
@@ -130,6 +151,9 @@ def test_a_functional_call_with_the_tensors_of_a_layer_is_adapted(method):
     for seed in range(3):  # the first batch finds out, the others rely on it
         assert close(by_function(images(seed=seed)), by_layer(images(seed=seed)), 1e-6)
     assert [line.groups for line in by_function.report()] == [line.groups for line in by_layer.report()]
+    fresh = findtta.adapt(function.part, method)
+    with torch.no_grad():  # as a method of the model, and before any whole call
+        assert close(fresh.by_method(images()), findtta.adapt(layer.part, method).by_method(images()), 1e-6)
     moved = copy.deepcopy(by_function).to(torch.float64)  # with tensors other than those it was found with
     assert close(moved(images(seed=5).double()).float(), by_layer(images(seed=5)), 1e-4)
 

@@ -130,10 +130,57 @@ def test_models_without_batch_norm_are_explained(model, warning):
     assert warning in inspection.warnings[0]
 
 
-def test_other_norms_beside_batch_norm_are_left_as_they_are():
-    inspection = findtta.inspect(nn.Sequential(fitted(), nn.GroupNorm(2, 6)))
+class RootMeanSquareNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return x * x.square().mean(1, keepdim=True).rsqrt() * self.scale[:, None, None]
+
+
+class EvoNorm(RootMeanSquareNorm):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_var", torch.ones(6))
+
+
+class ConvNormAct(nn.Sequential):
+    """A block that is named after the norm inside it."""
+
+
+def test_every_layer_that_looks_like_a_normalisation_is_listed_with_the_reason():
+    others = [
+        nn.GroupNorm(2, 6),
+        nn.LayerNorm([8, 8]),
+        nn.InstanceNorm2d(6),
+        nn.LocalResponseNorm(2),
+        RootMeanSquareNorm(),
+    ]
+    keeping = [nn.InstanceNorm2d(6, track_running_stats=True), EvoNorm()]
+    model = nn.Sequential(Normalize(), ConvNormAct(conv(3, 6), nn.BatchNorm2d(6), nn.ReLU()), *others, *keeping)
+    weighted = torch.nn.utils.parametrizations.weight_norm(conv(6, 6))
+    inspection = findtta.inspect(model.append(weighted))
     assert inspection.adaptable
-    assert [layer.adaptable for layer in inspection.layers] == [True, False]
+    assert [layer.adaptable for layer in inspection.layers] == [True] + [False] * 7
+    assert [layer.kind for layer in inspection.layers[1:]] == [type(norm).__name__ for norm in others + keeping]
+    assert {layer.note for layer in inspection.layers[1:6]} == {"keeps no source statistics; left as it is"}
+    assert all("running statistics, but is not BatchNorm" in layer.note for layer in inspection.layers[6:])
+    assert findtta.adapt(model)(images()).isfinite().all()
+
+
+class ScaledStdConv(nn.Conv2d):
+    """A convolution of a normaliser-free model."""
+
+    def __init__(self):
+        super().__init__(3, 6, 3)
+        self.gain = nn.Parameter(torch.ones(6, 1, 1, 1))
+
+
+def test_a_model_made_without_normalisation_is_not_called_fused():
+    (warning,) = findtta.inspect(nn.Sequential(ScaledStdConv(), nn.ReLU())).warnings
+    assert "(ScaledStdConv)" in warning
+    assert "fused" not in warning
 
 
 # What the inputs look like

@@ -11,10 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, gaussian_kl, instance_moments
 from findtta.layers.frozen import is_frozen_batch_norm
-from findtta.layers.surgery import NormSite, explain_missing_norms, find_norms
+from findtta.layers.surgery import NormSite, explain_missing_norms, find_norms, keeps_statistics, other_norms
 from findtta.tables import render
-
-OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 
 # Images normalised once have a standard deviation near 1 per channel; normalising them again divides
 # by another factor of 0.2 to 0.27.
@@ -79,11 +77,12 @@ def inspect(model: nn.Module, batch: Tensor | None = None) -> Inspection:
         LayerFinding(s.name or "(the model itself)", s.kind, s.channels, s.problem is None, _note(s))
         for s in sites
     ]
-    layers += [
-        LayerFinding(name, type(module).__name__, None, False, "not BatchNorm; left as it is")
-        for name, module in model.named_modules()
-        if isinstance(module, OTHER_NORMS)
-    ]
+    for name, module in other_norms(model):
+        statistics = (
+            "running statistics, but is not BatchNorm" if keeps_statistics(module) else "no source statistics"
+        )
+        note = f"keeps {statistics}; left as it is"
+        layers.append(LayerFinding(name or "(the model itself)", type(module).__name__, None, False, note))
     warnings = [] if sites else [explain_missing_norms(model)]
     warnings += _statistics_warnings(sites)
     if batch is not None:

@@ -5,7 +5,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -125,6 +125,8 @@ class Adapted(StandIn):
         self.model = model
         #: Whether the model calls F.batch_norm with the tensors of a layer; None before the first batch.
         self.functional_calls: bool | None = None if sites else False
+        #: The layer that runs first, in a tuple; empty before the first batch.
+        self.begins_with: tuple[nn.Module, ...] = ()
         self.register_load_state_dict_post_hook(Adapted._after_loading)  # type: ignore[no-untyped-call]
         super().train(False)
 
@@ -201,6 +203,18 @@ class Adapted(StandIn):
                 return self.model(*args, **kwargs)
             finally:
                 self.call.end()
+        # The proof that inputs may be overwritten holds for a call with one positional argument.
+        with self._one_call(may_overwrite=len(args) == 1 and not kwargs) as watch:
+            outputs = self.model(*args, **kwargs)
+        self.begins_with = self.begins_with or tuple(self.call.records)[:1]
+        if watch and self.functional_calls is None:
+            self.functional_calls = bool(watch.adapted)
+            self._warn_of_unused_layers()
+        return outputs
+
+    @contextmanager
+    def _one_call(self, *, may_overwrite: bool = False) -> Iterator[AdaptFunctionalCalls | None]:
+        """Let the layers work together while the model, or a method of it, runs once."""
         hooked = bool(module_hooks._has_any_global_hook())
         for module in self.model.modules():
             if module.training:
@@ -209,19 +223,14 @@ class Adapted(StandIn):
         watch = (
             None if self.functional_calls is False else AdaptFunctionalCalls(layer for _, layer in self.layers())
         )
-        # The proof that inputs may be overwritten holds for a call with one positional argument, and
-        # a hook may keep a tensor that must not change under it.
-        self.call.begin(may_overwrite=len(args) == 1 and not kwargs and not hooked)
+        # A hook may keep a tensor that must not change under it.
+        self.call.begin(may_overwrite=may_overwrite and not hooked)
         self.call.records = {}
         try:
             with watch or nullcontext():
-                outputs = self.model(*args, **kwargs)
+                yield watch
         finally:
             self.call.end()
-        if watch and self.functional_calls is None:
-            self.functional_calls = bool(watch.adapted)
-            self._warn_of_unused_layers()
-        return outputs
 
     def _warn_of_unused_layers(self) -> None:
         layers = dict(self.layers())
@@ -288,11 +297,19 @@ class Adapted(StandIn):
 
         @functools.wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.call.begin()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                self.call.end()
+            earlier = self.call.records
+            with self._one_call():
+                result = method(*args, **kwargs)
+                ran, carried = tuple(self.call.records), bool(self.call.carried)
+            if not ran:
+                self.call.records = earlier
+            begins_with = self.begins_with or tuple(layer for _, layer in self.layers())[:1]
+            if carried and ran[:1] != begins_with:
+                raise InputError(
+                    f"{method.__name__} begins in the middle of the model, where method {self.name!r} needs what "
+                    "the layers before found out about the batch. Call the adapted model as a whole."
+                )
+            return result
 
         return call
 

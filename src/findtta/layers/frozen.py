@@ -39,10 +39,12 @@ def frozen_eps(norm: nn.Module) -> float | None:
         The value, or None if the layer does not normalise its input with its statistics before all else.
     """
     layer = copy.deepcopy(norm).to("cpu", torch.float64).eval()
+    generator = torch.Generator().manual_seed(0)
+    for part in PARTS:  # its own values may hide what it does: weights of zero, initial statistics
+        getattr(layer, part).uniform_(0.25, 1.0, generator=generator)
     standard = copy.deepcopy(layer)
     standard.running_mean.zero_()  # type: ignore[operator]
     standard.running_var.fill_(1.0)  # type: ignore[operator]
-    generator = torch.Generator().manual_seed(0)
     candidates = (float(layer.eps),) if hasattr(layer, "eps") else USUAL_EPS  # type: ignore[arg-type]
     for shape in PROBE_SHAPES:
         channels = len(layer.running_mean)  # type: ignore[arg-type]

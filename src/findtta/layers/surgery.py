@@ -1,5 +1,6 @@
 """Finding the BatchNorm layers of a model, replacing them, and putting them back."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from findtta.layers.stand_in import CallState
 
 # Shape of a small input for each kind of layer, to probe layers that have a forward of their own.
 PROBE_SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 3), nn.BatchNorm3d: (3, 3, 3)}
+
+OTHER_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+NORM_NAME = re.compile("[Nn]orm(?!al)")  # names of classes: RMSNorm, LayerNormChannelsFirst, but not Normalize
 
 
 @dataclass(frozen=True)
@@ -153,14 +157,37 @@ def adaptable_norms(model: nn.Module) -> list[NormSite]:
 def explain_missing_norms(model: nn.Module) -> str:
     """Say why a model without BatchNorm layers has none, as far as can be told."""
     convolutions = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
-    others = {type(m).__name__ for m in model.modules() if isinstance(m, nn.LayerNorm | nn.GroupNorm)}
+    others = {type(module).__name__ for _, module in other_norms(model)}
+    own_kinds = {type(m).__name__ for m in convolutions if not m._parameters.keys() <= {"weight", "bias"}}
     message = f"model ({type(model).__name__}) has no BatchNorm layer, and that is what is adapted."
     if others:
-        message += f" It normalises with {' and '.join(sorted(others))}, which keep no source statistics."
+        message += f" It normalises with {' and '.join(sorted(others))}, and only BatchNorm can be adapted."
+    elif own_kinds:
+        message += (
+            f" Its convolutions ({', '.join(sorted(own_kinds))}) have parameters of their own besides weight and"
+            " bias, as in models made to train without normalisation layers (NFNets)."
+        )
     elif convolutions and all(convolution.bias is not None for convolution in convolutions):
         message += (
-            " Every convolution has a bias: either the model was made without BatchNorm (as NFNets are), or its"
-            " layers were fused into the convolutions. In that case, adapt it before fusing, exporting or"
-            " quantising it."
+            " Every convolution has a bias: either the model was made without BatchNorm, or its layers were fused"
+            " into the convolutions. In that case, adapt it before fusing, exporting or quantising it."
         )
     return message
+
+
+def other_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield name and module of every layer that looks like a normalisation and is not listed as BatchNorm."""
+    for name, module in model.named_modules():
+        kind = type(module)
+        if isinstance(module, _BatchNorm | AdaptiveNorm) or is_frozen_batch_norm(module):
+            continue
+        named = NORM_NAME.search(kind.__name__) and not kind.__module__.startswith("torch.nn.utils")
+        # A block that is named after the norm inside it (ConvNormAct) is not a normalisation itself.
+        block = any(part is not module and part._parameters for part in module.modules())
+        if isinstance(module, OTHER_NORMS) or ((named or keeps_statistics(module)) and not block):
+            yield name, module
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Tell whether a module has running statistics, as a buffer of the usual name."""
+    return any(module._buffers.get(name) is not None for name in ("running_mean", "running_var"))
