@@ -15,7 +15,7 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from findtta.collapse import Collapse
-from findtta.errors import InputError, UnusedLayerWarning
+from findtta.errors import InputError, UnusedLayerWarning, few
 from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
 from findtta.layers.stand_in import CallLock, CallState, StandIn
 from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, replace_norms, restore_norms
@@ -80,10 +80,8 @@ class Adapted(StandIn):
     ``train()`` and ``eval()`` do not change what it computes. It may be called from several threads: each call is
     computed as if it were alone, and methods that learn from their batches take one call after the other.
 
-    Args:
-        model: The model to adapt; changed in place, so pass a copy to keep the original.
-        options: The method's options.
-        reuse_buffers: Let layers write over inputs that provably nothing else reads.
+    The model is changed in place, so pass a copy to keep the original. With ``reuse_buffers``, layers write over
+    inputs that provably nothing else reads.
     """
 
     name: ClassVar[str]
@@ -131,13 +129,10 @@ class Adapted(StandIn):
         super().train(False)
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
-        """Set up what the method keeps, before its layers are made; ``self.options`` is there already.
+        """Set up what the method keeps, before any layer is replaced; ``self.options`` is there already.
 
-        A model that the method cannot work on must be refused here, while it is still as it was given.
-
-        Args:
-            model: The model, before any layer is replaced.
-            sites: Its BatchNorm layers, which :meth:`make_layer` is called with next, in this order.
+        A model that the method cannot work on must be refused here, while it is still as it was given. Next,
+        :meth:`make_layer` is called with its BatchNorm layers, the sites, in this order.
         """
 
     @classmethod
@@ -236,11 +231,10 @@ class Adapted(StandIn):
         layers = dict(self.layers())
         unused = [name for name, layer in layers.items() if layer not in self.call.records]
         if unused:
-            some = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
             warnings.warn(
-                f"the model ran without {len(unused)} of its {len(layers)} BatchNorm layers ({some}), so they are "
-                "not adapted. That is as it should be for parts that are only used in training; but a forward "
-                "that computes their normalisation by itself is not adapted there.",
+                f"the model ran without {len(unused)} of its {len(layers)} BatchNorm layers ({few(unused)}), so "
+                "they are not adapted. That is as it should be for parts that are only used in training; but a "
+                "forward that computes their normalisation by itself is not adapted there.",
                 UnusedLayerWarning,
                 stacklevel=3,
             )
@@ -265,11 +259,9 @@ class Adapted(StandIn):
 
     def export_problem(self) -> str | None:
         """Say why the model cannot be exported as a fixed graph, or return None if it can."""
-        return (
-            None
-            if self.exportable
-            else f"method {self.name!r} learns from every batch, which a fixed graph cannot do."
-        )
+        if self.exportable:
+            return None
+        return f"method {self.name!r} learns from every batch, which a fixed graph cannot do."
 
     def restore(self) -> nn.Module:
         """Take the adaptation out again, in place, and return the model as it was given."""

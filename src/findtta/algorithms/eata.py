@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError, OptionError, few
 from findtta.functional import softmax_entropy
 from findtta.options import AtLeastZero, Number, option
 
@@ -113,7 +113,7 @@ class EATA(GradientAdapted):
             differing = sorted(name for name in expected | given if expected.get(name) != given.get(name))
             raise OptionError(
                 "table must hold a tensor of the parameter's shape for every trained parameter and nothing else, "
-                f"but it differs at {', '.join(differing[:5])}. Make it with estimate_fisher(adapted, batches)."
+                f"but it differs at {few(differing)}. Make it with estimate_fisher(adapted, batches)."
             )
         self.fisher = {name: values.detach().clone() for name, values in table.items()}
 
@@ -126,17 +126,11 @@ class EATA(GradientAdapted):
 
 
 def estimate_fisher(adapted: EATA, batches: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Estimate how much each trained parameter matters on source data.
+    """Return how much each trained parameter matters on batches of source images, for :meth:`EATA.set_fisher`.
 
-    As the authors do it: the squared gradient of the batch's mean cross-entropy with its own
-    predictions, averaged over the batches, at the source parameters.
-
-    Args:
-        adapted: The adapted model; what it has learned is left as it is.
-        batches: Batches of images from the source distribution (the authors use 2000 images, 64 at a time).
-
-    Returns:
-        Fisher information by parameter name, for :meth:`EATA.set_fisher`.
+    As the authors do it, with 2000 images, 64 at a time: the squared gradient of the batch's mean cross-entropy
+    with its own predictions, averaged over the batches, at the source parameters. What the adapted model has
+    learned is left as it is.
     """
     with torch.inference_mode(False), torch.enable_grad():
         learned = Snapshot(adapted.changing(adapted.model))

@@ -11,7 +11,7 @@ The clusterings compute on the CPU, so that a GPU waits for them in every layer,
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -23,6 +23,14 @@ from findtta.options import Fraction, Options, option
 from findtta.partitioners import Partitioner, make_partitioner
 
 Partition = Callable[[Tensor], Tensor]
+
+
+def require_pairs(name: str, value: Any) -> None:
+    """Raise ``OptionError`` unless a value is a mapping from option to value, or None."""
+    try:
+        dict(value or ())
+    except (TypeError, ValueError):
+        raise OptionError(f"{name} must be a mapping from option to value, got {value!r}.") from None
 
 
 @dataclass(frozen=True)
@@ -37,13 +45,15 @@ class FINDOptions(Options):
         "how a batch is split into groups: the name of a partitioner, or a function from instance means (B, C) "
         "to labels (B,)",
     )
-    partitioner_options: Mapping[str, Any] | None = option(
+    partitioner_options: Annotated[Mapping[str, Any] | None, require_pairs] = option(
         None, "options of a partitioner given by name, as a mapping from option to value"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "partitioner_options", _as_pairs(self.partitioner_options))
+        if self.partitioner_options is not None:
+            pairs = sorted(dict(self.partitioner_options).items(), key=str)
+            object.__setattr__(self, "partitioner_options", tuple(pairs))
         self.make_partitioner()  # so that wrong names and values are found at once
 
     def make_partitioner(self) -> Partitioner:
@@ -54,17 +64,6 @@ class FINDOptions(Options):
         """Return what layers call for labels."""
         # The paper's own is a plain function, with nothing around it.
         return partition if self.partitioner == "first-neighbor" else self.make_partitioner()
-
-
-def _as_pairs(options: object) -> tuple[tuple[str, Any], ...] | None:
-    if options is None:
-        return None
-    try:
-        return tuple(sorted(dict(options).items()))  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        raise OptionError(
-            f"partitioner_options must be a mapping from option to value, got {options!r}."
-        ) from None
 
 
 class FABN(AdaptiveNorm):

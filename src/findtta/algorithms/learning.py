@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Cost
@@ -142,13 +140,10 @@ class Generator(torch.Generator):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As an array: the memory of a tensor that only exists for pickling is gone when a process looks for it.
-        return _generator_in_state, (self.get_state().numpy(),)
+        return Generator, (), self.get_state().numpy()
 
-
-def _generator_in_state(state: NDArray[np.uint8]) -> Generator:
-    generator = Generator()
-    generator.set_state(torch.from_numpy(state.copy()))
-    return generator
+    def __setstate__(self, state: Any) -> None:
+        self.set_state(torch.from_numpy(state.copy()))
 
 
 class GradientAdapted(Adapted):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.learning import GradientAdapted, GradientOptions
 from findtta.errors import InputError, OptionError
-from findtta.options import Options, Seed, option, require_choice
+from findtta.options import Number, Options, Positive, Seed, option, require_choice
 
 JITTERS = ("brightness", "contrast", "saturation", "hue", "gamma")
 FACTORS = ((0.6, 1.4), (0.7, 1.3), (0.5, 1.5), (-0.06, 0.06), (0.7, 1.3))  # the lowest and the highest of each
@@ -42,10 +42,10 @@ class TeacherStudentOptions(GradientOptions):
     view: str | Callable[[Tensor], Tensor] = option(
         "strong", "augmentation of the inputs: 'strong', 'flip', or a function from inputs to inputs"
     )
-    mean: tuple[float, ...] | None = option(
+    mean: tuple[Number, ...] | None = option(
         None, "channel means that the inputs were normalised with; None if inputs are images in [0, 1]"
     )
-    std: tuple[float, ...] | None = option(
+    std: tuple[Positive, ...] | None = option(
         None, "channel standard deviations that the inputs were normalised with; None likewise"
     )
     legacy_clip: bool = option(
@@ -57,12 +57,10 @@ class TeacherStudentOptions(GradientOptions):
         super().__post_init__()
         if not callable(self.view):
             require_choice("view", self.view, "strong", "flip")
-        if (self.mean is None) != (self.std is None):
-            raise OptionError(f"mean and std must be given together, got {self.mean!r} and {self.std!r}.")
-        mean, std = self.mean or (), self.std or ()
-        if len(mean) != len(std) or not all(deviation > 0 for deviation in std):
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
             raise OptionError(
-                f"mean and std must have one number per channel, those of std above 0, got {mean!r} and {std!r}."
+                "mean and std must be given together, with one number per channel each, got "
+                f"{self.mean!r} and {self.std!r}."
             )
 
 
@@ -131,13 +129,11 @@ class Augmentation:
 
 
 def draw_augmentation(images: Tensor, generator: torch.Generator) -> Augmentation:
-    """Draw one augmentation for a batch of images, ``(B, C, H, W)``."""
-    noise = NOISE_STD * torch.randn(images.shape, generator=generator, device=generator.device)
-    order = torch.randperm(len(JITTERS), generator=generator, device=generator.device).tolist()
-    # All other draws in one transfer: five jitters, angle, two shifts, scale, blur and flip.
-    unit: list[float] = torch.rand(
-        len(JITTERS) + 6, generator=generator, device=generator.device, dtype=torch.float64
-    ).tolist()
+    """Draw one augmentation for a batch of images, ``(B, C, H, W)``, from a generator on the CPU."""
+    noise = NOISE_STD * torch.randn(images.shape, generator=generator)
+    order = torch.randperm(len(JITTERS), generator=generator).tolist()
+    # Five jitters, angle, two shifts, scale, blur and flip.
+    unit: list[float] = torch.rand(len(JITTERS) + 6, generator=generator, dtype=torch.float64).tolist()
 
     def between(low: float, high: float) -> float:
         return low + (high - low) * unit.pop()

@@ -44,7 +44,7 @@ from findtta.data.dataset import (
 )
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import require_room
-from findtta.errors import InputError, OptionError, WorkerError
+from findtta.errors import InputError, OptionError, WorkerError, few
 from findtta.options import Count, Options, Seed, option, require_known
 
 Layout = Literal["arrays", "folders"]
@@ -56,21 +56,16 @@ _ROWS_AT_ONCE = {"arrays": 250, "folders": 25}
 
 
 class CorruptedDataset(DomainDataset):
-    """A clean set as ``"clean"`` and under 19 corruptions at 5 severities, made on the fly.
+    """A set with the domain ``"clean"``, as it is and under 19 corruptions at 5 severities, made on the fly.
 
-    The corruption of an image depends on the seed and on its row only, not on the batch it is asked for in.
-
-    Args:
-        clean: The set to corrupt; it must have the domain ``"clean"``.
-        seed: Seed of everything random in the corruptions.
-        constants: Strengths of the corruptions, ``"cifar"`` or ``"imagenet"``; by default by image size.
+    The corruption of an image depends on the seed and on its row only, not on the batch it is asked for in. The
+    constants, ``"cifar"`` or ``"imagenet"``, are the strengths of the corruptions; by default by image size.
     """
 
     def __init__(self, clean: DomainDataset, seed: int = 0, constants: str | None = None) -> None:
         if CLEAN not in clean.domains:
             raise OptionError(
-                f"clean must be a dataset with the domain {CLEAN!r}, but {clean.name} has "
-                f"{', '.join(clean.domains[:5])}."
+                f"clean must be a dataset with the domain {CLEAN!r}, but {clean.name} has {few(clean.domains)}."
             )
         if constants is not None:
             require_known("constants", constants, TABLES)

@@ -62,22 +62,14 @@ class DomainDataset(ABC):
 
     A sample is a domain and a row in it. Images are uint8 arrays of shape (n, height, width, 3); they are
     read (or made) when asked for, so that no more than a batch of them is in memory.
-
-    Attributes:
-        name: What tables call the dataset.
-        domains: The names of the domains; ``"fog@5"`` for a corruption with a severity.
-        classes: The names of the classes, in the order of the labels.
-        image_size: Height and width.
-        generated: Whether the drift was made by this package rather than published with the data.
-        preprocessing: How image files were brought to one size, if they were.
     """
 
-    name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    image_size: tuple[int, int]
-    generated: bool = False
-    preprocessing: Preprocessing | None = None
+    name: str  # what tables call the dataset
+    domains: tuple[str, ...]  # their names; ``"fog@5"`` for a corruption with a severity
+    classes: tuple[str, ...]  # their names, in the order of the labels
+    image_size: tuple[int, int]  # height and width
+    generated: bool = False  # whether the drift was made by this package rather than published with the data
+    preprocessing: Preprocessing | None = None  # how image files were brought to one size, if they were
 
     @abstractmethod
     def labels(self, domain: str) -> Labels:
@@ -142,16 +134,13 @@ class DomainDataset(ABC):
         severity: int | Sequence[int] = 5,
         limit: int | None = None,
     ) -> DomainDataset:
-        """Return the part of the dataset that a stream is made of.
+        """Return the part of the dataset that a stream is made of: some domains, and perhaps only some images.
 
         Args:
             domains: Names such as ``"fog@3"``, ``"fog"`` (at the severities asked for), or ``"clean"``. By
                 default the fifteen corruptions of the benchmark, or all domains of a dataset without them.
             severity: The severity, or severities, of the names that do not say theirs.
             limit: The largest number of images per domain, drawn once and alike for all domains.
-
-        Returns:
-            The dataset restricted to those domains and images.
         """
         severities = (severity,) if isinstance(severity, int) else tuple(severity)
         known = set(self.domains)

@@ -87,9 +87,6 @@ def load(
             ``seed`` and ``constants``: for clean sets, the seed of the corruptions and of the shapes (default: 0),
             and the strengths of the corruptions, ``"cifar"`` or ``"imagenet"`` (by default by image size).
 
-    Returns:
-        The dataset.
-
     Example:
         >>> load("shapes", count=100).pick(["fog", "snow"]).domains
         ('fog@5', 'snow@5')

@@ -93,17 +93,11 @@ def get(
     parts: Sequence[str] | None = None,
     progress: bool = True,
 ) -> Path:
-    """Fetch a published dataset, check it, and unpack it; what is there already is not fetched again.
+    """Fetch a dataset of ``PUBLISHED``, check it, unpack it below :func:`data_root`, and return its folder.
 
-    Args:
-        name: A name in ``PUBLISHED``.
-        root: The folder to keep it in; by default that of :func:`data_root`.
-        from_files: Archives that were downloaded by other means; only these are used, after the same checks.
-        parts: The archives of ImageNet-C to fetch; by default those of the fifteen corruptions.
-        progress: Whether to show progress bars.
-
-    Returns:
-        The folder of the dataset.
+    What is there already is not fetched again. Of archives that were downloaded by other means, ``from_files``,
+    only these are used, after the same checks. By default the parts of ImageNet-C are those of the fifteen
+    corruptions.
     """
     require_known("name", name, PUBLISHED)
     archives = PUBLISHED[name].archives

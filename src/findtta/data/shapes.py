@@ -25,10 +25,7 @@ _DRAWN_AT_ONCE = 256  # keeps the intermediate maps in the cache
 class Shapes(DomainDataset):
     """Ten shapes on 32x32 pixels, drawn by code when asked for, with the single domain ``"clean"``.
 
-    Args:
-        count: The number of images.
-        seed: Other seeds give other images of the same kind.
-        split: ``"test"``, or ``"train"`` for images that no test set has.
+    Other seeds give other images of the same kind; the split ``"train"`` has images that no test set has.
     """
 
     def __init__(self, count: int = 10_000, *, seed: int = 0, split: Split = "test") -> None:

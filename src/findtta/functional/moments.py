@@ -95,7 +95,7 @@ def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tenso
     Returns:
         Mean and biased variance of the group each sample belongs to, ``(B, C)`` each.
     """
-    mean, variance = _without_poison(mean), _without_poison(variance)
+    mean, variance = replace_nan(mean), replace_nan(variance)
     batch = labels.shape[0]
     limit = DENSE_SAMPLES_CPU if mean.device.type == "cpu" else DENSE_SAMPLES_ELSEWHERE
     if torch.compiler.is_compiling() or batch <= limit:
@@ -129,7 +129,7 @@ def batch_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """
     usable = torch.isfinite(mean.sum(1)).to(mean.dtype)
     share = usable / usable.sum().clamp_min(1)
-    mean, variance = _without_poison(mean), _without_poison(variance)
+    mean, variance = replace_nan(mean), replace_nan(variance)
     batch_mean = share @ mean
     deviation = mean - batch_mean
     return batch_mean, share @ torch.addcmul(variance, deviation, deviation)
@@ -179,13 +179,11 @@ def _shrink(deviation: Tensor, threshold: Tensor) -> Tensor:
     return F.relu(deviation - threshold) - F.relu(-deviation - threshold)
 
 
-def _without_poison(moments: Tensor) -> Tensor:
-    # A zero weight does not remove a NaN from a sum (0 * NaN is NaN); a zero value does.
-    return replace_nan(moments, 0.0)
+def replace_nan(values: Tensor, value: float = 0.0) -> Tensor:
+    """Put ``value`` in the place of NaN, among numbers that are finite otherwise.
 
-
-def replace_nan(values: Tensor, value: float) -> Tensor:
-    """Put ``value`` in the place of NaN, among numbers that are finite otherwise."""
+    A zero weight does not remove a NaN from a sum (0 * NaN is NaN); a zero value does.
+    """
     if torch.compiler.is_compiling():
         # ``nan_to_num`` also looks for infinities, which takes eight operations of an exported graph for two.
         return values.masked_fill(values.isnan(), value)

@@ -82,8 +82,7 @@ def weighted_moments(mean: Tensor, variance: Tensor, weights: Tensor) -> tuple[T
     Returns:
         Mean and biased variance, within and between the samples, ``(rows, C)`` each.
     """
-    # A zero weight does not remove a NaN from a sum; a zero value does.
-    table = replace_nan(torch.cat([mean, torch.addcmul(variance, mean, mean)], 1), 0.0)
+    table = replace_nan(torch.cat([mean, torch.addcmul(variance, mean, mean)], 1))
     first, second = (weights @ table).chunk(2, 1)
     return first, torch.addcmul(second, first, first, value=-1)
 

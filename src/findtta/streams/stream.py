@@ -48,30 +48,18 @@ class Stream:
     """Batches in the order in which they arrive; two streams are equal if their digests are.
 
     Iterating gives the batches, and so does ``stream[index]``; ``len`` is their number.
-
-    Attributes:
-        scenario: The name of the scenario.
-        settings: All settings of the scenario.
-        seed: The seed it was made with.
-        batch_size: The size of a full batch.
-        dataset: The identity of the dataset it was made for.
-        domains: The names of the domains.
-        domain_ids: For each position the position of its domain in ``domains``.
-        rows: For each position the row in that domain.
-        sizes: The size of each batch.
-        rounds: For each batch the pass over the data that it belongs to.
     """
 
-    scenario: str
-    settings: Mapping[str, Any]
+    scenario: str  # its name
+    settings: Mapping[str, Any]  # all those of the scenario
     seed: int
-    batch_size: int
-    dataset: str
-    domains: tuple[str, ...]
-    domain_ids: Ints = dataclasses.field(repr=False)
-    rows: Ints = dataclasses.field(repr=False)
-    sizes: Ints = dataclasses.field(repr=False)
-    rounds: Ints = dataclasses.field(repr=False)
+    batch_size: int  # of a full batch
+    dataset: str  # the identity of the dataset it was made for
+    domains: tuple[str, ...]  # their names
+    domain_ids: Ints = dataclasses.field(repr=False)  # for each sample the position of its domain in ``domains``
+    rows: Ints = dataclasses.field(repr=False)  # for each sample the row in that domain
+    sizes: Ints = dataclasses.field(repr=False)  # of the batches
+    rounds: Ints = dataclasses.field(repr=False)  # for each batch the pass over the data that it belongs to
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
