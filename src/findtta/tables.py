@@ -216,17 +216,10 @@ class Table:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as plain values that JSON can write."""
-        return {
-            "title": self.title,
-            "row_titles": list(self.row_titles),
-            "columns": [asdict(column) for column in self.columns],
-            "rows": [
-                {"titles": list(row.titles), "cells": [cell and cell.to_dict() for cell in row.cells]}
-                for row in self.rows
-            ],
-            "seeds": list(self.seeds),
-            "notes": list(self.notes),
-        }
+        rows = [
+            {"titles": row.titles, "cells": [cell and cell.to_dict() for cell in row.cells]} for row in self.rows
+        ]
+        return asdict(self) | {"rows": rows}
 
     def _cells(self, shown: Sequence[Shown]) -> list[list[str]]:
         return [[column.texts[index] for column in shown] for index in range(len(self.rows))]

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -45,19 +45,6 @@ class LayerReport:
 
 class Report(list[LayerReport]):
     """The adapted layers of a model, in module order; prints as a table."""
-
-    @classmethod
-    def of(cls, layers: Iterable[tuple[str, AdaptiveNorm]]) -> Self:
-        """Describe layers; waits for the device."""
-        return cls(
-            LayerReport(
-                name,
-                type(layer.norm).__name__,
-                layer.channels,
-                **{k: _read(v) for k, v in layer.describe().items() if not layer.idle},
-            )
-            for name, layer in layers
-        )
 
     def __str__(self) -> str:
         header = [field.name for field in dataclasses.fields(LayerReport)]
@@ -254,8 +241,16 @@ class Adapted(StandIn):
             self.restart()
 
     def report(self) -> Report:
-        """Describe every adapted layer and what it did with the last batch that this thread ran."""
-        return Report.of(self.layers())
+        """Describe all adapted layers and what they did with the last batch of this thread; waits for the device."""
+        return Report(
+            LayerReport(
+                name,
+                type(layer.norm).__name__,
+                layer.channels,
+                **{k: _read(v) for k, v in layer.describe().items() if not layer.idle},
+            )
+            for name, layer in self.layers()
+        )
 
     def export_problem(self) -> str | None:
         """Say why the model cannot be exported as a fixed graph, or return None if it can."""

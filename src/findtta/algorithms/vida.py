@@ -93,12 +93,10 @@ class ViDA(TeacherStudent):
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) has no convolution or linear layer to put branches beside."
             )
+        parameters = dict(model.named_parameters())
         # The branches come last, because they have a learning rate of their own.
-        branches = [name for name, parameter in model.named_parameters() if parameter not in source]
-        self.trained_names = [
-            name for name, parameter in model.named_parameters() if parameter in source
-        ] + branches
-        self.branch_count = len(branches)
+        self.trained_names = sorted(parameters, key=lambda name: parameters[name] not in source)
+        self.branch_count = len(parameters) - len(source)
 
     def names_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
         return [name for name, _ in model.named_parameters()]

@@ -39,10 +39,6 @@ class Comparison(Table):
             lines.append(f"{BEST} best method of its {where}{within}")
         return "\n".join([*lines, *(line for note in self.notes for line in _wrapped(note))])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as plain values that JSON can represent."""
-        return {"value": self.value, "shared": dict(self.shared), **super().to_dict()}
-
 
 def compare(
     results: Iterable[Result],

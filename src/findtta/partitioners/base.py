@@ -166,17 +166,10 @@ def partitioners() -> dict[str, type[Partitioner]]:
 def make_partitioner(
     partitioner: str | Callable[[Tensor], Tensor], options: Mapping[str, Any] | None = None
 ) -> Partitioner:
-    """Make a partitioner from its name and options, or from a function.
+    """Make a partitioner from its name (see :func:`partitioner_names`) and options, or from a function.
 
-    Args:
-        partitioner: A name (see :func:`partitioner_names`), or a function from features ``(B, C)`` to
-            whole numbers ``(B,)``, equal for samples of one group.
-        options: Options of a partitioner given by name; the others keep their defaults.
-
-    Raises:
-        UnknownNameError: If there is no such partitioner or option.
-        OptionError: If an option has a value it does not accept.
-        MissingExtraError: If it needs a package that is not installed.
+    A function takes features ``(B, C)`` and returns whole numbers ``(B,)``, equal for samples of one group. If a
+    partitioner needs a package that is not installed, ``MissingExtraError`` is raised.
 
     Example:
         >>> import torch

@@ -163,14 +163,9 @@ class Stream:
 def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: int = 0, **settings: Any) -> Stream:
     """Make the stream of a scenario; the same arguments always give the same stream.
 
-    No image is looked at, apart from those that the dataset's own ``identity`` reads.
-
-    Args:
-        scenario: A name in ``SCENARIOS``.
-        dataset: What the stream is made of, usually picked with :meth:`DomainDataset.pick`.
-        batch_size: Samples in a full batch, 1 to 1024.
-        seed: Seed of all that is random.
-        **settings: Settings of the scenario.
+    The scenario is a name in ``SCENARIOS``, and the settings are its own. The dataset, usually picked with
+    :meth:`DomainDataset.pick`, is what the stream is made of; no image is looked at, apart from those that its
+    ``identity`` reads. A full batch has 1 to 1024 samples.
     """
     arrangement = build(scenario, settings)
     # Integers of numpy become Python's, which JSON can write.
