@@ -96,5 +96,4 @@ class CollapseGuard(nn.Module):
 def effective_classes(counts: Tensor) -> Tensor:
     """Number of evenly used classes that would be as diverse as these counts, ``(K,)``: a scalar."""
     shares = counts / counts.sum().clamp_min(1e-12)
-    diversity: Tensor = torch.special.entr(shares).sum().exp()
-    return diversity
+    return torch.special.entr(shares).sum().exp()

@@ -90,8 +90,7 @@ class EATA(GradientAdapted):
             return torch.ones(len(probabilities), dtype=torch.bool, device=probabilities.device)
         self.average_prediction = self.average_prediction.to(probabilities)  # where the model has moved
         similarity = F.cosine_similarity(self.average_prediction[None], probabilities, dim=1)
-        new: Tensor = similarity.abs() < self.options.redundancy_margin
-        return new
+        return similarity.abs() < self.options.redundancy_margin
 
     def _pull_to_source(self) -> Tensor | float:
         if self.fisher is None or not self.options.fisher_weight:

@@ -131,8 +131,7 @@ class ReservoirDraws:
 
     def permutation(self, count: int) -> Sequence[int]:
         """Pick an order of ``count`` items."""
-        order: list[int] = torch.randperm(count, generator=self.generator).tolist()
-        return order
+        return torch.randperm(count, generator=self.generator).tolist()
 
 
 class BalancedReservoir(MemoryBank):

@@ -92,8 +92,7 @@ class TeacherStudent(GradientAdapted):
         """Return a view of the inputs, as the options say; one random draw for the whole batch."""
         view = self.options.view
         if callable(view):
-            result: Tensor = view(inputs)
-            return result
+            return view(inputs)
         if view == "flip":
             return inputs.flip(-1)
         if self.options.mean is None or self.options.legacy_clip:

@@ -58,8 +58,7 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
         # the walk along neighbours can only end in a pair that point at each other (ties included).
         similarity = similarity + similarity.T
         similarity = _with_diagonal(replace_nan(similarity, POISONED), SELF)
-        nearest: Tensor = similarity.argmax(1)
-        return nearest
+        return similarity.argmax(1)
     neighbours = []
     index = torch.arange(len(unit), device=unit.device)
     for rows in index.split(ROWS_AT_ONCE):

@@ -194,8 +194,7 @@ def make_partitioner(
 
 def _load(name: str) -> type[Partitioner]:
     require_known("partitioner", name, BUILT_IN)
-    partitioner: type[Partitioner] = resolve_name(BUILT_IN[name])
-    return partitioner
+    return resolve_name(BUILT_IN[name])
 
 
 def is_usable(features: Tensor) -> Tensor:
@@ -224,8 +223,7 @@ def distances(points: Points) -> Points:
     """Euclidean distances between points, ``(n, n)``; exactly 0 between equal ones."""
     rows = torch.from_numpy(points)
     # The quicker way through inner products is off by 1e-8 for points that are equal.
-    table: Points = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").numpy()
-    return table
+    return torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").numpy()
 
 
 def neighbour_scale(table: Points, neighbour: int) -> float:

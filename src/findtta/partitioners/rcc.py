@@ -48,8 +48,7 @@ class RobustContinuous(HostPartitioner):
         close = _lengths(representatives, (first, second)) <= self.threshold * radius
         joined = np.zeros((len(points), len(points)), dtype=bool)
         joined[first[close], second[close]] = True
-        labels: Labels = graphs.connected_components(joined, directed=False)[1]
-        return labels
+        return graphs.connected_components(joined, directed=False)[1]
 
 
 def edges(table: Points, neighbours: int, graphs: Any) -> Edges:
@@ -109,8 +108,7 @@ def represent(points: Points, pairs: Edges) -> tuple[Points, float]:
 
 
 def _lengths(points: Points, pairs: Edges) -> Points:
-    lengths: Points = np.linalg.norm(points[pairs[0]] - points[pairs[1]], axis=1)
-    return lengths
+    return np.linalg.norm(points[pairs[0]] - points[pairs[1]], axis=1)
 
 
 def _scale_and_radius(points: Points, pairs: Edges) -> tuple[float, float]:
@@ -124,8 +122,7 @@ def _scale_and_radius(points: Points, pairs: Edges) -> tuple[float, float]:
 def _laplacian(weight: Points, pairs: Edges, count: int) -> Points:
     table = np.zeros((count, count))
     table[pairs[0], pairs[1]] = table[pairs[1], pairs[0]] = weight
-    laplacian: Points = np.diag(table.sum(1)) - table
-    return laplacian
+    return np.diag(table.sum(1)) - table
 
 
 def _strength(norm: float, laplacian: Points) -> float:

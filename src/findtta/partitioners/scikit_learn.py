@@ -37,8 +37,7 @@ class ScikitLearn(HostPartitioner):
         with warnings.catch_warnings():
             # Fewer distinct samples, or fewer groups, than asked for: some groups stay empty, as they should.
             warnings.filterwarnings("ignore", message="Number of (distinct clusters|subclusters found)")
-            labels: Labels = estimator.fit_predict(table if arguments.get("metric") == "precomputed" else points)
-        return labels
+            return estimator.fit_predict(table if arguments.get("metric") == "precomputed" else points)
 
 
 @dataclass(frozen=True)

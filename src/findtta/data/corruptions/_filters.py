@@ -192,5 +192,4 @@ def smooth_field(fields: NDArray[np.float32], sigma: float, truncate: float) -> 
     _, height, width = fields.shape
     down = smoothing_matrix(height, sigma, truncate) @ fields.astype(np.float64)
     down = np.rint(down * 2.0**23) / 2.0**23
-    across: NDArray[np.float64] = down @ smoothing_matrix(width, sigma, truncate).T
-    return across
+    return down @ smoothing_matrix(width, sigma, truncate).T
