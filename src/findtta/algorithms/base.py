@@ -241,7 +241,7 @@ class Adapted(StandIn):
             self.restart()
 
     def report(self) -> Report:
-        """Describe every adapted layer, and what it did with the last batch of this thread; waits for the device."""
+        """Describe every adapted layer, and what it did with this thread's last batch; waits for the device."""
         return Report(
             LayerReport(
                 name,

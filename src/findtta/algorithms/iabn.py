@@ -52,8 +52,7 @@ class InstanceAwareNorm(AdaptiveNorm):
     ) -> tuple[Tensor, Tensor]:
         positions = math.prod(features.shape[2:])
         base_mean, base_variance = self.base_statistics(mean, variance, positions)
-        eps = self.eps
-        return instance_aware_moments(mean, variance, base_mean, base_variance, positions, self.k, eps)
+        return instance_aware_moments(mean, variance, base_mean, base_variance, positions, self.k, self.eps)
 
     def base_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         """Return the statistics to correct, ``(C,)`` each."""

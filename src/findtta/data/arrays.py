@@ -1,7 +1,5 @@
 """Datasets whose images are arrays: folders of .npy files in the layout of CIFAR-10-C, and .npz files."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile
@@ -135,6 +133,32 @@ def _cifar_c_labels(path: Path, count: int, classes: Sequence[str] | None) -> tu
     return checked_labels(labels[:count], classes, str(path))
 
 
+@dataclass(frozen=True)
+class Member:
+    """An array in an .npz file, as its header describes it; ``header`` is the length of the header."""
+
+    path: Path
+    entry: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    header: int
+
+    def load(self) -> np.ndarray[Any, Any]:
+        """Unpack the array into a temporary file and map that into memory."""
+        with (
+            reading(f"{self.path}: {self.entry}", "a complete array"),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(self.entry) as stored,
+            # The file has no name, or loses it with the map: the system removes it.
+            tempfile.TemporaryFile(prefix="findtta-") as unpacked,
+        ):
+            shutil.copyfileobj(stored, unpacked, 2**20)
+            unpacked.flush()
+            order: Any = "F" if self.fortran else "C"
+            return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
+
+
 def is_npz(path: Path) -> bool:
     """Tell whether a path is a file whose name ends in .npz."""
     return path.is_file() and path.suffix.lower() == ".npz"
@@ -221,32 +245,6 @@ class EncodedArray(EncodedDataset):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_opened"}
-
-
-@dataclass(frozen=True)
-class Member:
-    """An array in an .npz file, as its header describes it; ``header`` is the length of the header."""
-
-    path: Path
-    entry: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
-    header: int
-
-    def load(self) -> np.ndarray[Any, Any]:
-        """Unpack the array into a temporary file and map that into memory."""
-        with (
-            reading(f"{self.path}: {self.entry}", "a complete array"),
-            zipfile.ZipFile(self.path) as archive,
-            archive.open(self.entry) as stored,
-            # The file has no name, or loses it with the map: the system removes it.
-            tempfile.TemporaryFile(prefix="findtta-") as unpacked,
-        ):
-            shutil.copyfileobj(stored, unpacked, 2**20)
-            unpacked.flush()
-            order: Any = "F" if self.fortran else "C"
-            return np.memmap(unpacked, self.dtype, "r", self.header, self.shape, order)
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:

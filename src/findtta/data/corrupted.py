@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ from findtta.data.dataset import (
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import require_room
 from findtta.errors import InputError, OptionError, WorkerError, few
-from findtta.options import Count, Options, Seed, option, require_known
+from findtta.options import Count, Options, Seed, option, require_int, require_known
 
 Layout = Literal["arrays", "folders"]
 
@@ -101,10 +101,10 @@ _Make = Callable[[str, Path], None]
 class Generation(Options):
     """How a clean set is corrupted and written."""
 
-    corruptions: tuple[str, ...] = option(
+    corruptions: tuple[Annotated[str, partial(require_known, known=CORRUPTIONS)], ...] = option(
         MAIN_CORRUPTIONS, "corruptions", metavar="NAME", nargs="+", shown="the fifteen of the benchmark"
     )
-    severities: tuple[int, ...] = option(
+    severities: tuple[Annotated[int, partial(require_int, low=1, high=5)], ...] = option(
         SEVERITIES, "severities", metavar="N", nargs="+", parse=int, shown="1 to 5"
     )
     seed: Seed = option(0, "seed of the corruptions")
@@ -114,12 +114,9 @@ class Generation(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for corruption in self.corruptions:
-            require_known("corruptions", corruption, CORRUPTIONS)
-        if not self.corruptions or not self.severities or not set(self.severities) <= set(SEVERITIES):
+        if not self.corruptions or not self.severities:
             raise OptionError(
-                f"corruptions and severities must not be empty, and severities must be among {SEVERITIES}, "
-                f"got {self.corruptions} and {self.severities}."
+                f"corruptions and severities must not be empty, got {self.corruptions} and {self.severities}."
             )
 
     def layout_for(self, clean: DomainDataset) -> Layout:

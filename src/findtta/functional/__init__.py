@@ -1,13 +1,6 @@
 """Pure tensor functions: every equation of the paper, with shapes, and no state."""
 
-from findtta.functional.information import (
-    gaussian_kl,
-    layer_score,
-    nmi,
-    normalize_scores,
-    purity,
-    softmax_entropy,
-)
+from findtta.functional.information import gaussian_kl, layer_score, nmi, normalize_scores, purity, softmax_entropy
 from findtta.functional.moments import batch_moments, group_moments, instance_aware_moments, instance_moments
 from findtta.functional.normalize import blend, normalize
 from findtta.functional.partition import components, count_groups, first_neighbours, partition

@@ -15,15 +15,13 @@ from findtta.data.randomness import Keys, uniform
 
 def brightness(images: Images, _: Keys, summand: float) -> Images:
     """Raise the value (of hue, saturation and value)."""
-    unit = to_unit(images)
-    value, saturation, lack = hue_parts(unit)
+    value, saturation, lack = hue_parts(to_unit(images))
     return to_bytes(np.clip(value + summand, 0, 1) * (1 - saturation * lack))
 
 
 def saturate(images: Images, _: Keys, factor: float, summand: float) -> Images:
     """Change the saturation (of hue, saturation and value)."""
-    unit = to_unit(images)
-    value, saturation, lack = hue_parts(unit)
+    value, saturation, lack = hue_parts(to_unit(images))
     return to_bytes(value * (1 - np.clip(saturation * factor + summand, 0, 1) * lack))
 
 
