@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, Cost
+from findtta.algorithms.memory_bank import MemoryBank
 from findtta.algorithms.moving import MovingStatistics, moving_statistics
 from findtta.algorithms.tbn import BatchStatisticsNorm
 from findtta.collapse import Collapse, CollapseGuard
@@ -357,7 +358,9 @@ class GradientAdapted(Adapted):
             super().reset()
             self.source.copy_to(self.changing(self.model))
             self.reset_optimizer()
-            self.guard.reset()
+            for kept in self.children():
+                if isinstance(kept, CollapseGuard | MemoryBank):
+                    kept.reset()
             self._begin_stream()
 
     def restart(self) -> None:

@@ -119,7 +119,3 @@ class NOTE(GradientAdapted):
             loss = -(probabilities * torch.log(probabilities + LOG_FLOOR)).mean()
             if self.descend(loss):
                 accept_statistics()
-
-    def reset(self) -> None:
-        super().reset()
-        self.bank.reset()

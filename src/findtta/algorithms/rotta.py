@@ -113,7 +113,3 @@ class RoTTA(TeacherStudent):
             if self.descend(loss):
                 accept_statistics()
                 self.follow(self.trained_names, self.options.nu)
-
-    def reset(self) -> None:
-        super().reset()
-        self.bank.reset()

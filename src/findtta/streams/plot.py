@@ -172,6 +172,5 @@ def domain_colours(domains: Sequence[str]) -> dict[str, Colour]:
         lightness = 0.42 if position % 2 else 0.62
         for severity in sorted(by_severity, key=lambda severity: severity or 0):
             strength = 1.0 if severity is None else 0.25 + 0.75 * severity / worst
-            colour = colorsys.hls_to_rgb(hue, 1 - strength * (1 - lightness), 0.65)
-            colours[by_severity[severity]] = colour
+            colours[by_severity[severity]] = colorsys.hls_to_rgb(hue, 1 - strength * (1 - lightness), 0.65)
     return colours
