@@ -99,8 +99,7 @@ def render(
 def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
     """Draw panels on an empty figure."""
     rows = math.ceil(len(panels) / columns)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    axes = [axis for row in grid for axis in row]
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     crowded = any(map(_is_crowded, panels))
     handles: dict[str, Any] = {}  # of the legend beside or below the panels
     for axis, panel in zip(axes, panels, strict=False):
@@ -112,11 +111,10 @@ def draw_panels(figure: Figure, panels: Sequence[Panel], columns: int) -> None:
             axis.legend(named.values(), named.keys(), loc=where)
     for axis in axes[len(panels) :]:
         axis.remove()
-    if handles:
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 4}
-        if crowded:
-            place = {"loc": "outside right upper"}
-        figure.legend(handles.values(), handles.keys(), frameon=False, **place)
+    if handles and crowded:
+        figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside right upper")
+    elif handles:
+        figure.legend(handles.values(), handles.keys(), frameon=False, loc="outside lower center", ncols=4)
 
 
 def draw_panel(axis: Axes, panel: Panel) -> dict[str, Any]:

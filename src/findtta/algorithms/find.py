@@ -28,7 +28,7 @@ Partition = Callable[[Tensor], Tensor]
 def require_pairs(name: str, value: Any) -> None:
     """Raise ``OptionError`` unless a value is a mapping from option to value, or None."""
     try:
-        dict(value or ())
+        dict(() if value is None else value)
     except (TypeError, ValueError):
         raise OptionError(f"{name} must be a mapping from option to value, got {value!r}.") from None
 

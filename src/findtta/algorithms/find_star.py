@@ -47,8 +47,7 @@ class SelectiveFABN(FABN):
         for name, value in UNSCORED.items():
             self.register_buffer(name, torch.tensor(value, device=device))
         # What the buffers say, on the host, so that a forward pass never waits for the device.
-        self.scoring = True
-        self.splitting = True
+        self.scoring = self.splitting = True
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         if self.scoring:

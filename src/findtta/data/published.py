@@ -95,9 +95,9 @@ def get(
 ) -> Path:
     """Fetch a dataset of ``PUBLISHED``, check it, unpack it below :func:`data_root`, and return its folder.
 
-    What is there already is not fetched again. Of archives that were downloaded by other means, ``from_files``,
-    only these are used, after the same checks. By default the parts of ImageNet-C are those of the fifteen
-    corruptions.
+    What is there already is not fetched again. If ``from_files`` names archives that were downloaded by other
+    means, only these are used, after the same checks. The parts are the archives of ImageNet-C; by default those
+    of the fifteen corruptions.
     """
     require_known("name", name, PUBLISHED)
     archives = PUBLISHED[name].archives
