@@ -130,9 +130,8 @@ TIMM = {
     "maxvit_pico_rw_256": SMALL,
     "lcnet_035": {},
     "mobilevit_xxs": {},
-    "nasnetalarge": {"stem_size": 12, "num_features": 384},  # it has 85 million parameters otherwise
+    "nasnetalarge": {"stem_size": 12, "num_features": 384},  # 85 million parameters otherwise; pnasnet is of its kind
     "nextvit_small": {},
-    "pnasnet5large": {},
     "regnetx_002": {},
     "repghostnet_050": {},
     "repvit_m1": {},
