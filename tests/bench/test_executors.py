@@ -146,7 +146,7 @@ def test_ray_gives_what_serial_gives_and_computes_again_what_a_killed_worker_los
         assert measured(results[task.digest]) == measured(here)
         assert results[task.digest].environment["threads"] == 1
     assert results[wanted[2].digest].error == {"type": "ZeroDivisionError", "message": "no luck"}
-    assert results[wanted[3].digest].error["type"] == "ProcessDied"
+    assert results[wanted[3].digest].error["type"] == "WorkerError"
 
 
 @pytest.mark.slow

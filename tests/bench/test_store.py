@@ -153,9 +153,11 @@ def test_require_writable_makes_the_folder_and_leaves_nothing_in_it(tmp_path):
 def test_a_file_in_the_place_of_the_folder_is_one_clear_error(tmp_path):
     (tmp_path / "runs").write_text("")
     store = Store(tmp_path / "runs")
-    for act in (store.require_writable, lambda: list(store.all()), lambda: store.put(made())):
+    for act in (store.require_writable, lambda: list(store.all())):
         with pytest.raises(OptionError, match=r"runs must be a folder .*FINDTTA_RUNS"):
             act()
+    with pytest.raises(OptionError, match=r"runs/.*json' cannot be written .*name another folder"):
+        store.put(made())
 
 
 def test_an_unwritable_folder_is_one_clear_error(tmp_path, monkeypatch):

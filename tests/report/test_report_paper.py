@@ -81,8 +81,8 @@ def test_data_is_known_by_its_name(name, expected):
 def test_every_accuracy_table_of_the_paper_is_found(settings, method, value, table):
     config = run(**settings).config
     part = counterpart(config, dataset_of(config))
-    assert part.cells[method][2] == table
-    assert value is None or part.cells[method][0] == value
+    assert part.cells[method].table == table
+    assert value is None or part.cells[method].value == value
     assert part.differences == []
 
 

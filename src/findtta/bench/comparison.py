@@ -52,14 +52,11 @@ def compare(
 
     Two runs can be compared if they agree in all that is neither their row, nor their column, nor their seed:
     model and weights, data (content, domains with severities, number of images), stream, batch size, reset policy
-    and device. For one seed, all rows of a column saw the same samples in the same order.
+    and device. For one seed, all rows of a column saw the same samples in the same order. Failed runs count as
+    missing seeds.
 
-    Args:
-        results: Results of runs. Failed ones count as missing seeds.
-        rows: What the rows are: a name in ``AXES``.
-        columns: What the columns are: a name in ``AXES``.
-        value: What the cells show: a name in ``VALUES``.
-        mix: Put everything into one table all the same; each setting that differs becomes a heading of each row.
+    Rows and columns are names in ``AXES``, and ``value``, what the cells show, is one in ``VALUES``. With ``mix``
+    everything is put into one table all the same; each setting that differs becomes a heading of each row.
     """
     for name, given, known in (("rows", rows, AXES), ("columns", columns, AXES), ("value", value, VALUES)):
         require_known(name, given, known)

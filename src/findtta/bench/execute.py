@@ -1,8 +1,6 @@
 """Executing runs; what is stored is not computed again, the rest goes to an executor and is stored."""
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +9,7 @@ from findtta.bench.evaluate import failure
 from findtta.bench.executors import Executor, Task, Watch, ignore
 from findtta.bench.plan import Planner
 from findtta.bench.result import Result
-from findtta.bench.spec import RunSpec
+from findtta.bench.spec import RunSpec, digest_of
 from findtta.bench.store import Store
 from findtta.errors import UnknownNameError
 
@@ -47,7 +45,7 @@ class Schedule:
                 self.results[result.digest] = result
                 if self.store:
                     self.store.put(result)
-                    if result.status == "done":  # it can be planned now
+                    if result.is_done:  # it can be planned now
                         self.store.remove(_unplanned_digest(result.spec))
                 yield result
 
@@ -99,4 +97,4 @@ def schedule(
 
 
 def _unplanned_digest(spec: Mapping[str, Any]) -> str:
-    return "unplanned-" + hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:20]
+    return f"unplanned-{digest_of(spec)}"

@@ -29,7 +29,7 @@ from findtta.bench.evaluate import Progress, failure, run
 from findtta.bench.plan import Plan, Planner
 from findtta.bench.result import Result
 from findtta.bench.spec import RunSpec
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError, OptionError, WorkerError
 from findtta.options import Count, Options, option, require_device
 
 RETRIES = 2  # of a run whose process died, which may not have been its fault
@@ -169,15 +169,11 @@ class Processes:
                     if worker.attempt <= RETRIES:
                         waiting.append((worker.task, worker.attempt + 1))
                     else:
-                        error = ProcessDied(f"its process {worker.death()} in each of {worker.attempt} attempts.")
+                        error = WorkerError(f"its process {worker.death()} in each of {worker.attempt} attempts.")
                         finished.append(worker.task.failed(error))
         finally:
             for worker in (*busy.values(), *idle):
                 worker.stop()
-
-
-class ProcessDied(RuntimeError):
-    """The process that computed a run ended in the middle of it."""
 
 
 class _Worker:
@@ -276,7 +272,7 @@ class Ray:
                         try:
                             result: Result = ray.get(reference)
                         except ray.exceptions.RayError as error:
-                            result = task.failed(ProcessDied(str(error).strip()))
+                            result = task.failed(WorkerError(str(error).strip()))
                         yield result
             finally:
                 for reference in pending:

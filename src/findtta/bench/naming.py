@@ -110,10 +110,9 @@ def _fields(result: Result) -> dict[str, Any]:
     known = {name: field.read(result) for name, field in FLAT_GROUPS["settings"].items()}
     scenario, data = SCENARIOS.get(known["stream"]), known["data"]
     usual = {field.name: field.default for field in dataclasses.fields(scenario)} if scenario else {}
-    options = _assignments(_unusual_options(result))
     settings = _assignments(_unusual(known["stream_settings"] or {}, usual))
     fields = {
-        "method": f"{known['method']} ({', '.join(options)})" if options else known["method"],
+        "method": method_text(known["method"], _unusual_options(result)),
         "stream": f"{known['stream']}:{','.join(settings)}" if settings else known["stream"],
         "edition": "",
         "model": known["model"],
@@ -157,6 +156,11 @@ def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as they are in a stored result, where a tuple is a list."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
     return plain
+
+
+def method_text(method: str, options: Mapping[str, Any]) -> str:
+    """Return what tables call a method with these options."""
+    return f"{method} ({', '.join(_assignments(options))})" if options else method
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from torch import Tensor
 
 import findtta
 from findtta import streams
-from findtta.bench.spec import RunSpec
+from findtta.bench.spec import RunSpec, digest_of
 from findtta.data.dataset import DomainDataset, Labels, match_classes
 from findtta.data.open import load as load_data
 from findtta.errors import OptionError
@@ -120,11 +119,9 @@ class Planner:
         for line in (describe_input(model, whole.preprocessing, whole.image_size, vars(spec)), note):
             if line:
                 self._tell(line)
-        written = _text(config)
-        digest = hashlib.sha256(written.encode()).hexdigest()[:20]
-        # As it will be read back: lists for tuples.
+        config = json.loads(_text(config))  # as it will be read back: lists for tuples
         available = sum(len(whole.labels(domain)) for domain in dataset.domains)
-        return Plan(spec, model, dataset, available, stream, given, json.loads(written), digest)
+        return Plan(spec, model, dataset, available, stream, given, config, digest_of(config))
 
 
 def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:

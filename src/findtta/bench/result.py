@@ -16,39 +16,26 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run gave; everything in it is plain values.
+    """What a run gave; everything in it is plain values."""
 
-    Attributes:
-        digest: The identity of the run.
-        status: ``"done"``, or ``"failed"`` with an ``error``.
-        spec: What was asked for.
-        config: All that decided the result (empty if the run failed before it was known).
-        metrics: Samples, accuracy, error, mean_domain_accuracy, ece (per cent), nll, brier, not_finite.
-        per_domain: Samples and accuracy of each domain.
-        per_class: Samples and accuracy of each class.
-        per_round: Accuracy of each pass over the data.
-        running: The accuracy curve: batch, accuracy so far, accuracy since the last point.
-        layers: Name, kind, channels, groups (mean and standard deviation), score and split of each adapted layer.
-        collapse: When and how the predictions collapsed, or None.
-        cost: Latency per batch (ms), images per second, peak memory (MB), passes.
-        environment: Versions, machine and time; nothing that decides the result.
-        error: Type and message of the error.
-    """
-
-    digest: str
+    digest: str  # the identity of the run
     status: Literal["done", "failed"]
-    spec: Mapping[str, Any]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any]  # what was asked for
+    config: Mapping[str, Any] = field(default_factory=dict)  # all that decided it; empty if it was never planned
+    # Samples, accuracy, error, mean_domain_accuracy, ece (per cent), nll, brier, not_finite.
     metrics: Mapping[str, float] = field(default_factory=dict)
-    per_domain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    per_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    per_round: list[float] = field(default_factory=list)
+    per_domain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # samples, accuracy of each
+    per_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # samples, accuracy of each
+    per_round: list[float] = field(default_factory=list)  # accuracy of each pass over the data
+    # The accuracy curve: batch, accuracy so far, and as window the accuracy since the last point.
     running: Mapping[str, list[float]] = field(default_factory=dict)
+    # Name, kind, channels, groups (mean and standard deviation), score and split of each adapted layer.
     layers: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    collapse: Mapping[str, Any] | None = None
+    collapse: Mapping[str, Any] | None = None  # when and how the predictions collapsed
+    # Latency per batch (ms), images per second, peak memory (MB), forward and backward passes.
     cost: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    error: Mapping[str, str] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)  # versions, machine, time: decide nothing
+    error: Mapping[str, str] | None = None  # type and message of the error of a run that failed
 
     @property
     def accuracy(self) -> float:

@@ -1,6 +1,7 @@
 """What a run is asked to be: one method, one model, one stream of one dataset."""
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -93,6 +94,11 @@ class RunSpec(Options):
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Return the spec with these settings; the others keep their defaults."""
         return make_options("a run", cls, fields)
+
+
+def digest_of(value: Mapping[str, Any]) -> str:
+    """Return what identifies plain values: the beginning of a digest of them as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
 
 
 #: The names of all settings of a run.

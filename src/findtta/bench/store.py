@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from findtta._io import atomic_write, remove_unfinished
+from findtta._io import remove_unfinished, write_file
 from findtta.bench.result import Result
-from findtta.errors import InputError, OptionError, UnknownNameError
+from findtta.errors import InputError, OptionError, UnknownNameError, few
 
 DEFAULT_FOLDER = "findtta-runs"
 FOLDER_VARIABLE = "FINDTTA_RUNS"
@@ -87,9 +87,8 @@ class Store:
                 f"{str(self.folder)!r}, got {prefix!r}: 'findtta results' lists them."
             )
         if len(matches) > 1:
-            shown = ", ".join(matches[:5]) + (", ..." if len(matches) > 5 else "")
             raise UnknownNameError(
-                f"digest: {len(matches)} results start with {prefix!r} ({shown}): give more characters."
+                f"digest: {len(matches)} results start with {prefix!r} ({few(matches)}): give more characters."
             )
         return self.get(matches[0])
 
@@ -117,13 +116,7 @@ class Store:
         with suppress(InputError):  # a damaged file may be replaced
             if not result.is_done and (stored := self._read(result.digest)) is not None and stored.is_done:
                 return False
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self.path(result.digest)) as partial:
-                partial.write_bytes(content)
-            self._sync_folder()
-        except OSError as error:
-            raise self._unusable("a folder that can be written to", error) from error
+        write_file(self.path(result.digest), content)
         return True
 
     def remove(self, digest: str) -> None:
@@ -145,15 +138,6 @@ class Store:
         if result.digest != digest:
             raise InputError(f"it holds the result {result.digest!r}, which belongs into a file of that name.")
         return result
-
-    def _sync_folder(self) -> None:
-        """Make the new name survive a power failure, where the system can."""
-        with suppress(OSError):  # Windows cannot open folders, some network drives cannot sync them
-            handle = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
     def _unusable(self, expected: str, error: OSError) -> OptionError:
         return OptionError(

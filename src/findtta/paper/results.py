@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ from findtta.bench import Planner, Result, RunSpec
 from findtta.bench.evaluate import machine_record
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
+from findtta.bench.spec import digest_of
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
 from findtta.paper.context import Context, Setup
@@ -203,8 +203,8 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
     try:
         plan = planner.plan(probe.spec)
     except FindTTAError as error:
-        return Reading(digest=_digest(asked), status="failed", probe=asked, error=_error(error))
-    digest = _digest({"kind": probe.kind, "settings": dict(probe.settings), "run": plan.digest})
+        return Reading(digest=digest_of(asked), status="failed", probe=asked, error=_error(error))
+    digest = digest_of({"kind": probe.kind, "settings": dict(probe.settings), "run": plan.digest})
     path = store.folder / PROBES / f"{digest}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file is measured again
         known = Reading(**json.loads(path.read_text(encoding="utf-8")))
@@ -225,7 +225,3 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
 
 def _error(error: BaseException) -> dict[str, str]:
     return {"type": type(error).__name__, "message": str(error)}
-
-
-def _digest(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]

@@ -5,7 +5,6 @@ Here is what the page says; how it looks is up to the template, the style sheet 
 
 import base64
 import hashlib
-import json
 import math
 import os
 import re
@@ -21,12 +20,12 @@ import findtta
 from findtta._extras import require
 from findtta._io import write_file
 from findtta.bench.comparison import Comparison, compare
-from findtta.bench.naming import AXES, NamedRun, named_runs, told_apart
+from findtta.bench.naming import AXES, NamedRun, method_text, named_runs, told_apart
 from findtta.bench.result import FLAT_GROUPS, VALUES, Result, flat
 from findtta.data.dataset import split_domain
 from findtta.errors import InputError
 from findtta.options import require_known
-from findtta.paper.numbers import DATASETS, NETWORKS, PaperRow, printed_accuracy
+from findtta.paper.numbers import DATASETS, NETWORKS, PrintedCell, printed_accuracy
 from findtta.plots import Look
 from findtta.report import charts
 from findtta.tables import Cell
@@ -44,22 +43,12 @@ _MODELS = dict(zip(NETWORKS, (r"resnet-?50", r"resnet-?26", r"efficientvit_m5"),
 def write(
     results: Iterable[Result], path: str | os.PathLike[str], *, title: str = TITLE, paper: str | None = None
 ) -> Path:
-    """Write results as one HTML page that needs no other file.
+    """Write results of runs, done or failed, as one HTML page that needs no other file, and return its path.
 
-    Args:
-        results: Results of runs, done or failed.
-        path: The file to write; it appears whole or not at all.
-        title: The heading of the page.
-        paper: A dataset of the paper (``"cifar10-c"``, ``"cifar100-c"`` or ``"imagenet-c"``) whose numbers to show
-            also beside runs on data that the paper does not have.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        InputError: If there is no result.
-        OptionError: If the file cannot be written.
-        MissingExtraError: If the extra ``report`` is not installed.
+    ``title`` is the heading of the page. ``paper`` is a dataset of the paper (``"cifar10-c"``, ``"cifar100-c"`` or
+    ``"imagenet-c"``) whose numbers to show also beside runs on data that the paper does not have. Raises
+    ``InputError`` if there is no result, ``OptionError`` if the file cannot be written, and ``MissingExtraError``
+    if the extra ``report`` is not installed.
     """
     write_file(Path(path), page(results, title=title, paper=paper).encode())
     return Path(path)
@@ -245,7 +234,7 @@ class Counterpart:
 
     dataset: str
     model: str
-    cells: Mapping[str, tuple[float, float | None, int]]  # by method: number, its spread, number of the table
+    cells: Mapping[str, PrintedCell]  # by method
     differences: list[str]
 
 
@@ -290,7 +279,7 @@ def counterpart(config: Mapping[str, Any], dataset: str | None) -> Counterpart |
             said.append(f"{what.format(ours)}, in the paper {theirs}")
     if config["reset"] != "never":
         said.append("state reset when the domain changes, which the paper does not do")
-    cells = {_method_name(row): (value, spread, table) for row, value, spread, table in found.cells.values()}
+    cells = {method_text(cell.row.method, cell.row.options): cell for cell in found.cells.values()}
     return Counterpart(DATASETS[dataset], paper["model"], cells, said)
 
 
@@ -298,13 +287,6 @@ def dataset_of(config: Mapping[str, Any]) -> str | None:
     """Return which of the paper's datasets a run was made with, also if its corruptions were generated anew."""
     name = re.sub(r"( \(generated\)|-generated)$", "", config["data"]["name"].lower())
     return name if name in DATASETS else None
-
-
-def _method_name(row: PaperRow) -> str:
-    """Return what tables of results call the method of a row of the paper."""
-    options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.options.items()}
-    words = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
-    return f"{row.method} ({words})" if words else row.method
 
 
 def _run(run: NamedRun, columns: Mapping[str, str]) -> dict[str, Any]:
