@@ -12,7 +12,7 @@ from findtta.bench import Result, RunSpec
 from findtta.paper import items
 from findtta.paper.context import Context, Setup
 from findtta.paper.items import Item
-from findtta.paper.results import Results
+from findtta.paper.results import Probe, Results
 from findtta.streams import parse
 from nets import filled
 
@@ -112,7 +112,17 @@ def failed(spec: RunSpec) -> Result:
 
 
 def results_for(item: Item, context: Context, accuracy: Callable[[RunSpec], float] = lambda spec: 50.0) -> Results:
-    return Results((spec, made(spec, accuracy(spec))) for spec in item.specs(context))
+    return Results((spec, made(spec, accuracy(spec))) for spec in specs_of(item, context))
+
+
+def specs_of(item: Item, context: Context) -> list[RunSpec]:
+    """The runs that an item asks for."""
+    return [one for one in item.asked(context) if isinstance(one, RunSpec)]
+
+
+def probes_of(item: Item, context: Context) -> list[Probe]:
+    """The measurements that an item asks for."""
+    return [one for one in item.asked(context) if isinstance(one, Probe)]
 
 
 def digest(value: Any) -> str:

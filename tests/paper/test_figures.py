@@ -10,7 +10,7 @@ import matplotlib.figure
 import numpy as np
 import pytest
 import torch
-from made_paper import all_setups, digest, failed, load, made, tiny_context
+from made_paper import all_setups, digest, failed, load, made, probes_of, specs_of, tiny_context
 from PIL import Image
 
 from findtta.bench import Planner
@@ -105,8 +105,8 @@ def broken_reading(probe):
 def made_results(item, context, accuracy=lambda spec: 50.0 + spec.seed):
     return Results(
         [
-            *((spec, made(spec, accuracy(spec), layers=LAYERS)) for spec in item.specs(context)),
-            *((probe, reading(probe)) for probe in item.probes(context)),
+            *((spec, made(spec, accuracy(spec), layers=LAYERS)) for spec in specs_of(item, context)),
+            *((probe, reading(probe)) for probe in probes_of(item, context)),
         ]
     )
 
@@ -141,7 +141,7 @@ def test_every_figure_of_the_paper_that_shows_something_measured_or_real_has_an_
 
 
 def test_probes_name_measurements_that_exist():
-    probes = [probe for item in items.all_items().values() for probe in item.probes(QUICK)]
+    probes = [probe for item in items.all_items().values() for probe in probes_of(item, QUICK)]
     assert {probe.kind for probe in probes} == set(MEASUREMENTS)
     json.dumps([probe.to_dict() for probe in probes])
 
@@ -154,53 +154,53 @@ def test_by_number_of_domains_every_point_is_of_all_images():
         parts = mixtures(count)
         assert {len(part) for part in parts} == {count}
         assert sorted(domain for part in parts for domain in part) == sorted(MAIN_CORRUPTIONS)
-    specs = load("domains-and-batch").specs(QUICK)
+    specs = specs_of(load("domains-and-batch"), QUICK)
     assert {spec.method for spec in specs} == {"source", "tbn"}
     assert len(specs) == 2 * (15 + 5 + 3 + 1 + 2)  # the usual batch size has the runs of all domains
     assert {spec.stream for spec in specs} == {"crossmix"}
 
 
 def test_batch_sizes_of_all_methods():
-    specs = load("batch-size").specs(Context(seeds=(0,)))
+    specs = specs_of(load("batch-size"), Context(seeds=(0,)))
     assert {spec.method for spec in specs} == set(METHODS)
     assert sorted({spec.batch_size for spec in specs}) == [1, 4, 16, 64, 256]
-    few = load("batch-size").specs(dataclasses.replace(QUICK, methods=("find",)))
+    few = specs_of(load("batch-size"), dataclasses.replace(QUICK, methods=("find",)))
     assert [(spec.method, spec.batch_size) for spec in few] == [("find", 1), ("find", 8), ("find", 64)]
-    assert len(load("batch-size-all").specs(Context(setups=all_setups(), seeds=(0,)))) == 3 * len(specs)
+    assert len(specs_of(load("batch-size-all"), Context(setups=all_setups(), seeds=(0,)))) == 3 * len(specs)
 
 
 def test_thresholds_are_run_and_timed():
     item = load("threshold")
-    specs, (times,) = item.specs(QUICK), item.probes(QUICK)
+    specs, (times,) = specs_of(item, QUICK), probes_of(item, QUICK)
     assert [spec.options["threshold"] for spec in specs] == [0.0, 0.1, 0.3, 1.0]
     assert {spec.method for spec in specs} == {"find-star"}
     asked = times.settings["candidates"].values()
     assert [one["options"].get("threshold") for one in asked] == [None, 0.0, 0.1, 0.3, 1.0]
-    (transformer,) = {spec.model for spec in load("threshold-more").specs(QUICK)}
+    (transformer,) = {spec.model for spec in specs_of(load("threshold-more"), QUICK)}
     assert transformer == "shapes-efficientvit_m0"
 
 
 def test_alpha_is_swept_from_groups_alone_to_the_source():
-    specs = load("alpha").specs(Context(seeds=(0,)))
+    specs = specs_of(load("alpha"), Context(seeds=(0,)))
     assert {spec.method for spec in specs} == {"find"}
     assert sorted({spec.options["alpha"] for spec in specs}) == [step / 10 for step in range(11)]
     assert {spec.stream for spec in specs} == {"crossmix", "random:variant=paper", "shuffle", "static"}
 
 
 def test_cold_starts_share_a_stream_that_is_long_enough():
-    specs = [spec for spec in load("sensitivity").specs(Context(seeds=(0,))) if spec.options]
+    specs = [spec for spec in specs_of(load("sensitivity"), Context(seeds=(0,))) if spec.options]
     assert [spec.options["cold_start"] for spec in specs] == [3, 5, 10, 20, 50, 100]
     (images,) = {spec.images for spec in specs}
     assert images * 15 >= 100 * 64
 
 
 def test_distances_are_measured_at_all_severities_in_one_stream():
-    (probe,) = load("distance").probes(QUICK)
+    (probe,) = probes_of(load("distance"), QUICK)
     assert (probe.spec.severity, probe.spec.domains, probe.spec.stream) == (SEVERITIES, CORRUPTIONS, "static")
 
 
 def test_maps_are_of_as_many_images_in_one_domain_as_in_all():
-    mixed, single = load("tsne").probes(QUICK)[0], load("tsne").probes(QUICK)[1]
+    mixed, single = probes_of(load("tsne"), QUICK)[0], probes_of(load("tsne"), QUICK)[1]
     assert (mixed.spec.images, mixed.spec.domains) == (128, None)
     assert (single.spec.images, single.spec.domains) == (single.settings["samples"], MAIN_CORRUPTIONS[:1])
 
@@ -220,8 +220,8 @@ def test_failed_runs_and_measurements_give_notes():
     for item in map(load, FIGURES):
         results = Results(
             [
-                *((spec, failed(spec)) for spec in item.specs(QUICK)),
-                *((probe, broken_reading(probe)) for probe in item.probes(QUICK)),
+                *((spec, failed(spec)) for spec in specs_of(item, QUICK)),
+                *((probe, broken_reading(probe)) for probe in probes_of(item, QUICK)),
             ]
         )
         document = item.document(QUICK, results)
@@ -274,7 +274,7 @@ def test_points_are_means_over_seeds_with_their_deviation():
 def test_what_is_missing_is_left_out_of_a_line():
     item, context = load("batch-size"), dataclasses.replace(QUICK, methods=("find", "tbn"))
     runs = [(spec, made(spec) if spec.method == "find" and spec.batch_size > 1 else failed(spec))
-            for spec in item.specs(context)]  # fmt: skip
+            for spec in specs_of(item, context)]  # fmt: skip
     (panel,) = panels_of(item.document(context, Results(runs)))
     assert [(one["name"], one["x"]) for one in panel["series"]] == [("FIND", [8, 64])]
 
@@ -313,7 +313,7 @@ def test_groups_of_every_layer_with_a_band_and_noise_beside_them():
 def test_scores_of_a_cold_start_that_did_not_end_are_left_out():
     item = load("sensitivity")
     runs = []
-    for spec in item.specs(QUICK):
+    for spec in specs_of(item, QUICK):
         result = made(spec, layers=LAYERS)
         config = {**result.config, "options": {"cold_start": 10, **spec.options}}
         config["stream"] = {**config["stream"], "batches": 15}

@@ -5,7 +5,17 @@ import json
 import statistics
 
 import pytest
-from made_paper import all_setups, failed, load, made, results_for, tiny_context, tiny_setup
+from made_paper import (
+    all_setups,
+    failed,
+    load,
+    made,
+    probes_of,
+    results_for,
+    specs_of,
+    tiny_context,
+    tiny_setup,
+)
 
 from findtta.bench import Planner
 from findtta.bench.store import Store
@@ -45,7 +55,7 @@ def test_every_item_asks_for_something_and_makes_a_document_of_nothing():
     context = Context.quickly()
     for id, item in items.all_items().items():
         assert (item.id, bool(item.title)) == (id, True)
-        assert item.specs(context) or item.probes(context) or id in ("threshold-more",)
+        assert specs_of(item, context) or probes_of(item, context) or id in ("threshold-more",)
         document = item.document(Context(setups=()), Results())
         assert document.id == id
         assert document.notes
@@ -105,14 +115,14 @@ def test_data_are_known_by_their_names(name, dataset, expected):
 
 
 def test_the_main_table_asks_for_every_method_stream_and_seed():
-    specs = load("main-resnet50").specs(Context())
+    specs = specs_of(load("main-resnet50"), Context())
     assert {spec.stream for spec in specs} == {"crossmix", "random:variant=paper", "shuffle"}
     assert {spec.method for spec in specs} == set(numbers.METHODS)
     assert len(specs) == 3 * 13 * 3
     assert {(spec.data, spec.model, spec.severity, spec.batch_size) for spec in specs} == {
         ("shapes", "shapes-resnet26", None, 64)
     }
-    with_all = load("main-resnet50").specs(Context(setups=all_setups()))
+    with_all = specs_of(load("main-resnet50"), Context(setups=all_setups()))
     assert len(with_all) == 3 * len(specs)
 
 
@@ -130,12 +140,12 @@ def test_tables_ask_for_their_streams(id, streams):
 
 
 def test_fewer_domains_are_the_first_ones():
-    specs = load("domains").specs(Context(methods=("tbn",), seeds=(0,)))
+    specs = specs_of(load("domains"), Context(methods=("tbn",), seeds=(0,)))
     assert [spec.domains for spec in specs] == [MAIN_CORRUPTIONS[:count] for count in (6, 9, 12)]
 
 
 def test_the_ablation_is_source_and_find_without_it():
-    specs = load("ablation").specs(Context(seeds=(0,)))
+    specs = specs_of(load("ablation"), Context(seeds=(0,)))
     assert [(spec.method, spec.options) for spec in specs] == [
         ("source", {}),
         ("find", {"alpha": 0.0}),
@@ -191,7 +201,7 @@ def test_failures_are_in_the_cell_and_in_the_notes():
     item, context = load("resnet26"), Context(seeds=(0, 1))
     pairs = [
         (spec, failed(spec) if spec.method == "vida" or (spec.method, spec.seed) == ("sar", 1) else made(spec))
-        for spec in item.specs(context)
+        for spec in specs_of(item, context)
     ]
     document = item.document(context, Results(pairs))
     name = "CIFAR10-C (shapes)"
@@ -204,7 +214,7 @@ def test_failures_are_in_the_cell_and_in_the_notes():
 
 def test_collapsed_predictions_are_told():
     item, context = load("resnet26"), Context(seeds=(0,), methods=("tent",))
-    pairs = [(spec, made(spec, collapse={"batch": 7, "reason": "one class"})) for spec in item.specs(context)]
+    pairs = [(spec, made(spec, collapse={"batch": 7, "reason": "one class"})) for spec in specs_of(item, context)]
     notes = item.document(context, Results(pairs)).notes
     assert "The predictions of TENT collapsed: crossmix, seed 0, batch 7." in notes
 
@@ -320,7 +330,7 @@ def test_provenance_has_all_that_the_numbers_come_from():
 
 
 def cost_results(item, context):
-    times, *memory = item.probes(context)
+    times, *memory = probes_of(item, context)
     candidates = {
         name: {"ratio": 2.0 + index, "seconds": 0.01 * (2 + index), "forward": 1, "backward": 0}
         for index, name in enumerate(times.settings["candidates"])
@@ -336,7 +346,7 @@ def reading(probe, value):
 
 def test_efficiency_is_told_as_ratios():
     item, context = load("efficiency"), Context(seeds=(0,), methods=("tbn", "find"))
-    assert list(item.probes(context)[0].settings["candidates"]) == ["source", "tbn", "find"]
+    assert list(probes_of(item, context)[0].settings["candidates"]) == ["source", "tbn", "find"]
     document = item.document(context, cost_results(item, context))
     (main, claims) = document.tables
     assert cell(main, "FIND", "s per batch, paper").paper == 0.21
@@ -351,7 +361,7 @@ def test_efficiency_is_told_as_ratios():
 
 def test_what_cannot_be_timed_is_told():
     item, context = load("clustering"), Context(seeds=(0,))
-    times, *_ = item.probes(context)
+    times, *_ = probes_of(item, context)
     candidates = {"find": {"ratio": 1.0, "seconds": 1.0}, "kmeans": {"error": "MissingExtraError: no sklearn"}}
     results = results_for(item, context).also(Results([(times, reading(times, {"candidates": candidates}))]))
     document = item.document(context, results)
@@ -381,7 +391,7 @@ def test_what_find_has_over_other_groups():
     assert cell(gains, "single images, alpha as FIND", "CrossMix").mean == -2.0
     seeds = {
         (spec.seed, spec.options["partitioner_options"]["seed"])
-        for spec in item.specs(context)
+        for spec in specs_of(item, context)
         if spec.options.get("partitioner") == "random"
     }
     assert seeds == {(0, 0), (1, 1)}
@@ -393,7 +403,7 @@ def test_clean_streams_are_compared_with_the_source_model():
     (main,) = item.document(context, results_for(item, context, lambda spec: worth[spec.method])).tables
     find = main.rows[[row.titles[0] for row in main.rows].index("FIND")]
     assert [of_cell.mean for of_cell in find.cells] == [88.5, -1.5] * 3
-    assert {(spec.stream, spec.domains, spec.images) for spec in item.specs(context)} == {
+    assert {(spec.stream, spec.domains, spec.images) for spec in specs_of(item, context)} == {
         ("crossmix", ("clean",), 2560),
         ("mostly-clean:fraction=0.9", None, 2560),
         ("crossmix", None, 256),
@@ -416,8 +426,8 @@ def test_groups_are_counted_where_there_is_nothing_to_find():
 def test_the_group_controls_share_a_measurement_and_show_it_by_thirds():
     counts, agreement = load("control-group-counts"), load("control-agreement")
     context = Context(seeds=(0,))
-    shared = agreement.probes(context)[0]
-    assert shared.to_dict() in [probe.to_dict() for probe in counts.probes(context)]
+    shared = probes_of(agreement, context)[0]
+    assert shared.to_dict() in [probe.to_dict() for probe in probes_of(counts, context)]
     measures = [f"groups_{kind}" for kind in ("real", "shuffled", "noise")]
     measures += [
         f"{kind}_{truth}{end}"
@@ -427,7 +437,7 @@ def test_the_group_controls_share_a_measurement_and_show_it_by_thirds():
     ]
     layers = [{"name": str(n), **{key: {"mean": n, "std": 0.0} for key in measures}} for n in range(6)]
     results = Results(
-        [(probe, reading(probe, {"layers": layers, "domains": 14.8})) for probe in counts.probes(context)]
+        [(probe, reading(probe, {"layers": layers, "domains": 14.8})) for probe in probes_of(counts, context)]
     )
     sizes, streams = counts.document(context, results).tables
     assert [row.cells[1].mean for row in sizes.rows] == [0.5, 2.5, 4.5] * 3
@@ -474,10 +484,10 @@ def test_what_is_there_is_not_computed_again(tmp_path, calls):
     results = gather(
         [*item.asked(context), *item.asked(context)], store, progress=lambda *step: steps.append(step)
     )
-    (first, second) = (results.get(spec) for spec in item.specs(context))
+    (first, second) = (results.get(spec) for spec in specs_of(item, context))
     assert first == second
     assert len(store.digests()) == 1
-    (probe,) = item.probes(context)
+    (probe,) = probes_of(item, context)
     assert results.get(probe).value == {"calls": 2, "domains": ["fog@5"]}
     assert any(what.startswith("find on static of shapes") for what, _, _ in steps)
     stamp = next(tmp_path.glob("*.json")).stat().st_mtime_ns
@@ -489,7 +499,7 @@ def test_what_is_there_is_not_computed_again(tmp_path, calls):
 
 def test_a_failed_probe_is_kept_and_can_be_tried_again(tmp_path, calls):
     context, store, planner = tiny_context(), Store(tmp_path), Planner()
-    spec = one_run().specs(context)[0]
+    spec = specs_of(one_run(), context)[0]
     probe = Probe(kind="calls", spec=spec, settings={"step": 0})
     failure = take(probe, store, planner)
     assert (failure.status, failure.error) == ("failed", {"type": "ZeroDivisionError", "message": "no luck"})

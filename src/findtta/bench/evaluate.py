@@ -63,6 +63,7 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
         if progress is not None:
             progress(batch.index + 1, metrics.accuracy)
     collapse = guard.verdict()
+    p50, p95 = np.percentile(latencies, (50, 95))
     return Result(
         digest=plan.digest,
         status="done",
@@ -71,11 +72,7 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
         layers=_layers(adapted, groups),
         collapse=None if collapse is None else {"batch": collapse.batch, "reason": collapse.reason},
         cost={
-            "latency_ms": {
-                "p50": float(np.percentile(latencies, 50)),
-                "p95": float(np.percentile(latencies, 95)),
-                "mean": float(np.mean(latencies)),
-            },
+            "latency_ms": {"p50": float(p50), "p95": float(p95), "mean": float(np.mean(latencies))},
             "images_per_second": 1e3 * metrics.samples / sum(latencies),
             "peak_memory_mb": memory.read(),
             "forward_passes": adapted.cost.forward,
@@ -246,9 +243,8 @@ class Metrics:
             "per_class": _named(self._classes, self._by_class),
             "per_round": [_percent(row) for row in self._by_round],
             "running": {
-                "batch": [point[0] for point in curve],
-                "accuracy": [point[1] for point in curve],
-                "window": [point[2] for point in curve],
+                name: [point[place] for point in curve]
+                for place, name in enumerate(("batch", "accuracy", "window"))
             },
         }
 

@@ -181,6 +181,8 @@ def _merge(settings: Settings, more: Settings) -> Settings:
 
 def resolve(setting: str, value: Any, folder: Path) -> Any:
     """Return the value of a setting; a path becomes one below the folder, a name stays a name."""
+    if not isinstance(value, str):
+        return value
     if setting == "weights" or (setting == "model" and value.endswith(".safetensors")):
         return str(folder / Path(value).expanduser())
     if setting == "model" and ".py:" in value:

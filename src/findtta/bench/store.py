@@ -23,10 +23,8 @@ class Store:
     """A folder of results that several processes may write to and read from at once.
 
     A result appears in one step, so that no reader ever sees half of it; a killed process leaves at most a hidden
-    temporary file. Reading never changes the folder, and a missing folder reads as an empty one.
-
-    Args:
-        folder: Where the results are; by default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory.
+    temporary file. Reading never changes the folder, and a missing folder reads as an empty one. The folder is by
+    default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory.
 
     Example:
         >>> import tempfile
@@ -105,11 +103,7 @@ class Store:
                     yield result
 
     def put(self, result: Result) -> bool:
-        """Store a result in place of an earlier one of the same run, but never a failure in place of a success.
-
-        Returns:
-            Whether it was stored.
-        """
+        """Store a result in place of an earlier one, but no failure in place of a success; return if it did."""
         if not _DIGEST.fullmatch(result.digest):
             raise InputError(f"digest must be letters and digits, got {result.digest!r}.")
         content = result.to_json().encode()

@@ -4,13 +4,14 @@ import argparse
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from findtta._progress import progress_bar
 from findtta.bench.executors import Execution, Task
 from findtta.bench.plan import Planner
+from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
 from findtta.cli.main import INTERRUPTED
@@ -22,10 +23,10 @@ from findtta.paper.items import Item, all_items, find, groups
 from findtta.paper.results import Results, gather
 from findtta.tables import render
 
-#: The flags of a setup, by the name of its field; all but the options are given once for every dataset.
-_SETUP_FLAGS = {
-    field.name: f"--{field.metadata.get('flag', field.name)}"
-    for field in dataclasses.fields(Setup)
+#: The flags that decide the numbers, by the name of their argument.
+_FLAGS = {"setup": "--setup"} | {
+    field.name: f"--{field.metadata.get('flag', field.name).replace('_', '-')}"
+    for field in (*dataclasses.fields(Setup), *dataclasses.fields(Context))
     if "meaning" in field.metadata
 }
 
@@ -71,7 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings |= {"setups": setups} if setups else {}
     context = Context.quickly(**settings) if arguments.quick else Context(**settings)
     if arguments.dry_run:
-        rows = [(item.id, len(item.specs(context)), len(item.probes(context))) for item in chosen]
+        rows = []
+        for item in chosen:
+            asked = item.asked(context)
+            runs = sum(isinstance(one, RunSpec) for one in asked)
+            rows.append((item.id, runs, len(asked) - runs))
         print_text(render(("item", "runs", "measurements"), rows))
         return 0
     execution = Execution(**given(arguments, Execution))
@@ -118,39 +123,35 @@ def _setups(arguments: argparse.Namespace) -> tuple[Setup, ...]:
     flags = given(arguments, Setup)
     if arguments.setup is not None:
         if flags:
-            flag = _SETUP_FLAGS[next(iter(flags))]
+            flag = _FLAGS[next(iter(flags))]
             raise OptionError(f"--setup has all datasets and models, so {flag} must not be given.")
         return read_setups(arguments.setup)
     if not flags:
         return ()
     options = flags.pop("data_options", {})
     count = max(map(len, flags.values()), default=1)
+    for name, values in flags.items():
+        if len(values) not in (1, count):
+            raise OptionError(f"{_FLAGS[name]} must be given once or {count} times, got {len(values)} times.")
     setups = []
     for index in range(count):
-        fields = {name: _value(name, values, index, count) for name, values in flags.items()}
+        fields = {name: values[index % len(values)] for name, values in flags.items()}
         fields = {name: value for name, value in fields.items() if value != NONE}
         setups.append(make_setup({**fields, "data_options": options}))
     return tuple(setups)
 
 
-def _value(name: str, values: Sequence[str], index: int, count: int) -> str:
-    if len(values) not in (1, count):
-        raise OptionError(f"{_SETUP_FLAGS[name]} must be given once or {count} times, got {len(values)} times.")
-    return values[0] if len(values) == 1 else values[index]
-
-
 def _command(arguments: argparse.Namespace) -> str:
     """Return the command line without what does not matter for the numbers; of absolute paths only the name."""
     words = ["findtta", "paper", *arguments.item]
-    plain = {
-        name: f"--{name.replace('_', '-')}"
-        for name in ("setup", "images", "seeds", "methods", "batch_size", "device")
-    }
-    for name, flag in {**_SETUP_FLAGS, **plain}.items():
+    for name, flag in _FLAGS.items():
         value = getattr(arguments, name)
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
-            words += [flag, Path(one).name if Path(str(one)).is_absolute() else str(one)]
-    return shlex.join([*words, *(["--quick"] if arguments.quick else [])])
+        if value is True:
+            words.append(flag)
+        elif value:
+            for one in value if isinstance(value, list) else [value]:
+                words += [flag, Path(one).name if Path(str(one)).is_absolute() else str(one)]
+    return shlex.join(words)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,10 @@
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from findtta.bench import Result
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.paper import numbers
 from findtta.paper.context import Context, Setup
@@ -49,15 +48,20 @@ class AccuracyTable(Item):
         self.places = list(dict.fromkeys((column.settings["dataset"], self.network) for column in measured))
 
     def tables(self, study: Study) -> list[Table]:
-        """Return the table in parts that fit a page."""
+        """Return the table in parts that fit a page, and the rounds of life-long streams one by one."""
         parts: dict[str, list[PaperColumn]] = {}
         for column in self._shown(study.context):
             name, slash, _ = column.name.partition("/")
             parts.setdefault(name if slash else "", []).append(column)
-        return [self._part(study, name, columns) for name, columns in parts.items()]
+        tables = [self._part(study, name, columns) for name, columns in parts.items()]
+        return tables + [rounds for column in self.paper.columns for rounds in self._rounds(study, column)]
 
     def claims(self, study: Study) -> list[Table]:
-        return claims_table(self.id, lambda *place: _claimed(study, *place))
+        def get(table_id: str, row: str, column: str) -> Cell:
+            item = AccuracyTable(id=table_id, kind="table")
+            return item.cell(study, item.paper.row(row), item.paper.column(column))
+
+        return claims_table(self.id, get)
 
     def rows(self, context: Context) -> list[PaperRow]:
         """Return the rows to run: those of the paper, then methods that it has elsewhere."""
@@ -65,14 +69,8 @@ class AccuracyTable(Item):
         rows = [*self.paper.rows, *(dataclasses.replace(row, values={}, spreads={}) for row in others)]
         return [row for row in rows if context.wants(row.name) or context.wants(row.method)]
 
-    def cell(
-        self,
-        study: Study,
-        row: PaperRow,
-        column: PaperColumn,
-        read: Callable[[Result], float] = lambda result: result.accuracy,
-    ) -> Cell:
-        """Return a cell with the paper's number and ours: the accuracy, or what ``read`` takes from a result."""
+    def cell(self, study: Study, row: PaperRow, column: PaperColumn, **options: Any) -> Cell:
+        """Return a cell with the paper's number and ours; the options are those of ``Study.cell``."""
         paper, spread = row.values.get(column.name), row.spreads.get(column.name)
         if column.average_of:
             cells = [self.cell(study, row, self.paper.column(name)) for name in column.average_of]
@@ -80,13 +78,13 @@ class AccuracyTable(Item):
         count = column.settings.get("domains", len(MAIN_CORRUPTIONS))
         return study.cell(
             self._setup(study.context, column),
-            read,
             paper=paper,
             spread=spread,
             method=row.method,
             options=row.options,
             stream=stream_of(**column.settings),
             domains=None if count == len(MAIN_CORRUPTIONS) else MAIN_CORRUPTIONS[:count],
+            **options,
         )
 
     def row_title(self, row: PaperRow) -> str:
@@ -98,12 +96,13 @@ class AccuracyTable(Item):
         rows = self.rows(context)
         if len(self.available(context)) < len(self.places) and any(one.average_of for one in self.paper.columns):
             notes.append("Averages over datasets that no setup stands for are left out.")
-        added = [self.row_title(row) for row in rows if not row.values]
-        if added:
-            notes.append(f"Not in the paper's table: {', '.join(added)}.")
-        left_out = [self.row_title(row) for row in self.paper.rows if row not in rows]
-        if left_out:
-            notes.append(f"Left out here: {', '.join(left_out)}.")
+        differing = {
+            "Not in the paper's table": [row for row in rows if not row.values],
+            "Left out here": [row for row in self.paper.rows if row not in rows],
+        }
+        notes += [
+            f"{what}: {', '.join(map(self.row_title, found))}." for what, found in differing.items() if found
+        ]
         notes += [
             f"The paper's {self.row_title(self.paper.row(erratum['row']))} in {erratum['column']} is printed as "
             f"{erratum['printed']:.2f}, but its cells give {erratum['recomputed']:.2f}."
@@ -112,29 +111,23 @@ class AccuracyTable(Item):
         return [*notes, *(f"The paper's table: {note}" for note in self.paper.notes)]
 
     def _setup(self, context: Context, column: PaperColumn) -> Setup | None:
-        return context.find(column.settings["dataset"], self.network)
+        return None if column.average_of else context.find(column.settings["dataset"], self.network)
 
     def _added(self, context: Context) -> list[PaperColumn]:
         """Return columns of available datasets that the table lacks, if it is extended by them."""
-        known = {dataset for dataset, _ in self.places}
-        more = [setup.stands_for for setup in context.for_network(self.network) if self.extend]
-        first = self.paper.columns[0]
-        return [
-            dataclasses.replace(
-                first,
-                name=f"{self.paper.settings['scenario']}/{dataset}",
-                printed=DATASETS[dataset],
-                settings={**first.settings, "dataset": dataset},
-            )
-            for dataset in more
-            if dataset not in known
-        ]
+        known, first = [dataset for dataset, _ in self.places], self.paper.columns[0]
+        added = []
+        for dataset in (setup.stands_for for setup in context.for_network(self.network) if self.extend):
+            if dataset not in known:
+                settings = {**first.settings, "dataset": dataset}
+                added.append(
+                    dataclasses.replace(first, name=f"{settings['scenario']}/{dataset}", settings=settings)
+                )
+        return added
 
     def _shown(self, context: Context) -> list[PaperColumn]:
         """Return the columns to show: of the paper's those of available datasets, or all of them if none is."""
-        run = {
-            column.name for column in self.paper.columns if not column.average_of and self._setup(context, column)
-        }
+        run = {column.name for column in self.paper.columns if self._setup(context, column)}
         printed = [column for column in self.paper.columns if run.issuperset(column.average_of or (column.name,))]
         return (printed or list(self.paper.columns)) + self._added(context)
 
@@ -160,31 +153,24 @@ class AccuracyTable(Item):
             title = f"{title}, {settings['domains']} domains"
         return Column(title=title, kind="compared" if column in self.paper.columns else "ours", unit=column.unit)
 
-
-class LifelongTable(AccuracyTable):
-    """Accuracy of the whole stream beside the printed one, then of every round."""
-
-    def tables(self, study: Study) -> list[Table]:
-        rounds = []
-        for column in self.paper.columns:
-            setup = None if column.average_of else self._setup(study.context, column)
-            rounds += [self._rounds(study, column, setup)] if setup else []
-        return super().tables(study) + rounds
-
-    def _rounds(self, study: Study, column: PaperColumn, setup: Setup) -> Table:
-        count = int(column.settings["rounds"])
+    def _rounds(self, study: Study, column: PaperColumn) -> list[Table]:
+        """Return the accuracy of every round of a life-long stream, if the column is of one."""
+        count, setup = column.settings.get("rounds", 0), self._setup(study.context, column)
+        if not count or setup is None:
+            return []
 
         def cell(row: PaperRow, number: int) -> Cell:
-            found = self.cell(study, row, column, lambda result: result.per_round[number - 1])
+            found = self.cell(study, row, column, read=lambda result: result.per_round[number - 1])
             return found if number == count else dataclasses.replace(found, paper=None)
 
         numbered = range(1, count + 1)
-        return table(
+        rounds = table(
             f"{setup.title}, accuracy of every round in %, the last one beside the paper's",
             "method",
             [Column(title=f"round {one}", kind="compared" if one == count else "ours") for one in numbered],
             {self.row_title(row): [cell(row, one) for one in numbered] for row in self.rows(study.context)},
         )
+        return [rounds]
 
 
 def mean_values(values: Iterable[Mapping[int, float]]) -> dict[int, float]:
@@ -213,7 +199,7 @@ def claims_table(table_id: str, get: GetCell) -> list[Table]:
     """
     rows = {}
     for claim in claims_about(table_id):
-        stated = f"{claim.low:g}" if claim.low == claim.high else f"{claim.low:g} to {claim.high:g}"
+        stated = " to ".join(f"{number:g}" for number in sorted({claim.low, claim.high}))
         rows[f"{claim.says} ({claim.unit})"] = (Cell(text=stated), _compared(claim, get))
     columns = (
         Column(title="stated", kind="text", unit=""),
@@ -221,11 +207,6 @@ def claims_table(table_id: str, get: GetCell) -> list[Table]:
     )
     title = "What the paper's text says of it, and what the available cells give"
     return [table(title, "claim", columns, rows)] if rows else []
-
-
-def _claimed(study: Study, table_id: str, row: str, column: str) -> Cell:
-    item = AccuracyTable(id=table_id, kind="table")
-    return item.cell(study, item.paper.row(row), item.paper.column(column))
 
 
 def _compared(claim: Claim, get: GetCell) -> Cell:
@@ -249,5 +230,4 @@ def _compared(claim: Claim, get: GetCell) -> Cell:
 def _measured_columns(cells: Cells) -> list[str]:
     """Return the columns that were measured behind some cells: for averages those that they are averages of."""
     paper = numbers.table(cells.table)
-    parts: list[Sequence[str]] = [paper.column(name).average_of or (name,) for name in cells.columns]
-    return [name for part in parts for name in part]
+    return [part for name in cells.columns for part in (paper.column(name).average_of or (name,))]

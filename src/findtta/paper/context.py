@@ -16,7 +16,7 @@ from findtta.data.open import SHAPES
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.models.card import NORMALIZATION
 from findtta.models.open import NAMES
-from findtta.options import Count, Options, Seed, option, require_known
+from findtta.options import Count, Options, Seed, make_options, option, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 
 RESNET = "ResNet-50"
@@ -157,20 +157,17 @@ def is_dataset(name: str, dataset: str) -> bool:
 def make_setup(fields: Mapping[str, Any]) -> Setup:
     """Return a setup of the fields of a file; without ``as`` the name of the data tells what it stands for."""
     given = {("stands_for" if name == "as" else name): value for name, value in fields.items()}
-    for name in given:
-        require_known("a field of a setup", name, [entry.name for entry in dataclasses.fields(Setup)])
-    data = given.get("data", SHAPES)
-    if data != SHAPES:
-        if "stands_for" not in given:
-            guesses = [name for name in DATASETS if is_dataset(data, name)]
-            if len(guesses) != 1:
-                raise OptionError(
-                    f"--as must say which dataset of the paper {data!r} stands for: {', '.join(DATASETS)}."
-                )
-            given["stands_for"] = guesses[0]
-        if "model" not in given:
-            raise OptionError(f"--model must be given with --data {data}: {NAMES}.")
-    return Setup(**given)
+    setup = make_options("a setup", Setup, given)
+    if setup.data != SHAPES and "stands_for" not in given:
+        guesses = [name for name in DATASETS if is_dataset(setup.data, name)]
+        if len(guesses) != 1:
+            raise OptionError(
+                f"--as must say which dataset of the paper {setup.data!r} stands for: {', '.join(DATASETS)}."
+            )
+        setup = dataclasses.replace(setup, stands_for=guesses[0])
+    if setup.data != SHAPES and "model" not in given:
+        raise OptionError(f"--model must be given with --data {setup.data}: {NAMES}.")
+    return setup
 
 
 def read_setups(path: Path) -> tuple[Setup, ...]:
@@ -181,12 +178,7 @@ def read_setups(path: Path) -> tuple[Setup, ...]:
         raise InputError(f"--setup: {str(path)!r} must have tables [[setup]] and nothing else.")
     try:
         return tuple(
-            make_setup(
-                {
-                    name: resolve(name, value, path.parent) if isinstance(value, str) else value
-                    for name, value in fields.items()
-                }
-            )
+            make_setup({name: resolve(name, value, path.parent) for name, value in fields.items()})
             for fields in tables
         )
     except FindTTAError as error:

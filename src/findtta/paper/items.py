@@ -104,23 +104,15 @@ class Item:
         """Return the setups that stand for its places."""
         return [setup for _, setup in self.available(study.context)]
 
-    def specs(self, context: Context) -> list[RunSpec]:
-        """Return the runs that the item needs."""
-        return [one for one in self.asked(context) if isinstance(one, RunSpec)]
-
-    def probes(self, context: Context) -> list[Probe]:
-        """Return the measurements that the item needs."""
-        return [one for one in self.asked(context) if isinstance(one, Probe)]
-
-    def asked(self, context: Context) -> Iterable[RunSpec | Probe]:
+    def asked(self, context: Context) -> list[RunSpec | Probe]:
         """Return the runs and measurements that the item needs."""
         study = Study(context)
         self.tables(study)
         self.pictures(study)
-        return study.asked.values()
+        return list(study.asked.values())
 
     def document(self, context: Context, results: Results) -> Document:
-        """Make the document of what ``specs`` and ``probes`` gave; anything may be missing or failed."""
+        """Make the document of what was ``asked`` for; anything may be missing or failed."""
         study = Study(context, results)
         tables, pictures = self.tables(study), self.pictures(study)
         own = study.own
