@@ -116,14 +116,14 @@ class AccuracyTable(Item):
     def _added(self, context: Context) -> list[PaperColumn]:
         """Return columns of available datasets that the table lacks, if it is extended by them."""
         known, first = [dataset for dataset, _ in self.places], self.paper.columns[0]
-        added = []
-        for dataset in (setup.stands_for for setup in context.for_network(self.network) if self.extend):
-            if dataset not in known:
-                settings = {**first.settings, "dataset": dataset}
-                added.append(
-                    dataclasses.replace(first, name=f"{settings['scenario']}/{dataset}", settings=settings)
-                )
-        return added
+        more = [setup.stands_for for setup in context.for_network(self.network) if self.extend]
+        return [
+            dataclasses.replace(
+                first, name=f"{first.settings['scenario']}/{name}", settings={**first.settings, "dataset": name}
+            )
+            for name in more
+            if name not in known
+        ]
 
     def _shown(self, context: Context) -> list[PaperColumn]:
         """Return the columns to show: of the paper's those of available datasets, or all of them if none is."""
