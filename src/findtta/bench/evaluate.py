@@ -134,9 +134,8 @@ class GroupCounts:
     def add(self, layer: str, groups: int | torch.Tensor | None) -> None:
         """Count the groups of one layer in one batch; None if the layer makes none."""
         if groups is not None:
-            self._sums[layer] = [
-                old + new for old, new in zip(self._sums[layer], (1, groups, groups**2), strict=True)
-            ]
+            count, total, squares = self._sums[layer]
+            self._sums[layer] = [count + 1, total + groups, squares + groups**2]
 
     def of(self, layer: str) -> tuple[float, float] | tuple[None, None]:
         """Return mean and standard deviation of a layer's group counts, or twice None if it never made any."""

@@ -154,8 +154,7 @@ def _unusual(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as they are in a stored result, where a tuple is a list."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
-    return plain
+    return dict(json.loads(json.dumps(dict(values), default=str)))
 
 
 def method_text(method: str, options: Mapping[str, Any]) -> str:

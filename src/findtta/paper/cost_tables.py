@@ -21,19 +21,16 @@ from findtta.tables import Cell, Column, Table
 
 TIMED_BATCHES, TIMED_BATCHES_QUICK = 12, 4
 MEMORY_BATCHES = 3
-#: For each candidate the method with its options.
-Candidates = Mapping[str, tuple[str, Mapping[str, Any]]]
+#: For each candidate its ``method`` and ``options``.
+Candidates = Mapping[str, Mapping[str, Any]]
 
 
 def timed(study: Study, setup: Setup, candidates: Candidates) -> Reading:
     """Return the measured time of candidates, the source model among them."""
     batches = TIMED_BATCHES_QUICK if study.context.quick else TIMED_BATCHES
-    settings = {
-        name: {"method": method, "options": dict(options)}
-        for name, (method, options) in {"source": ("source", {}), **candidates}.items()
-    }
-    run = {"method": "source", "stream": "crossmix", "images": _images(study, batches)}
-    return study.reading("times", setup, {"batches": batches, "candidates": settings}, **run)
+    source = {"method": "source", "options": {}}
+    settings = {"batches": batches, "candidates": {"source": source, **candidates}}
+    return study.reading("times", setup, settings, **source, stream="crossmix", images=_images(study, batches))
 
 
 def timing_notes(results: Results) -> list[str]:
@@ -91,9 +88,9 @@ class CostTable(Item):
         if what == "paper":
             return Cell(paper=numbers.value(self.id, name, rest))
         if what in ("accuracy", "groups"):
-            method, options = self.candidates(study.context)[name]
+            run = self.candidates(study.context)[name]
             printed = numbers.value(self.id, name, "accuracy") if rest == "compared" else None
-            return study.cell(setup, READS[what], paper=printed, method=method, options=options, stream="crossmix")
+            return study.cell(setup, READS[what], paper=printed, **run, stream="crossmix")
         if setup is None:
             ours = Cell()
         elif what == "memory":
@@ -118,10 +115,9 @@ class CostTable(Item):
 
     def _memory(self, study: Study, setup: Setup, name: str, above: str) -> Cell:
         """Return the peak memory of a candidate in megabytes, or how much it is above another's."""
-        readings = []
-        for method, options in (self.candidates(study.context)[one] for one in (name, above) if one):
-            run = {"method": method, "options": options, "stream": "crossmix"}
-            readings.append(study.reading("memory", setup, {}, **run, images=_images(study, MEMORY_BATCHES)))
+        stream = {"stream": "crossmix", "images": _images(study, MEMORY_BATCHES)}
+        runs = [self.candidates(study.context)[one] for one in (name, above) if one]
+        readings = [study.reading("memory", setup, {}, **run, **stream) for run in runs]
         peaks = [reading.value["megabytes"] for reading in readings if reading.status == "done"]
         if len(peaks) < len(readings):
             return Cell(text="" if readings[0].status == "missing" else FAILED)
@@ -137,7 +133,8 @@ class Efficiency(CostTable):
     """Time and memory of all methods, measured side by side, and how often they pass through the model."""
 
     def candidates(self, context: Context) -> Candidates:
-        return {name: (name, {}) for name in METHODS if context.wants(name) or name in ("source", self.baseline)}
+        names = [name for name in METHODS if context.wants(name) or name in ("source", self.baseline)]
+        return {name: {"method": name, "options": {}} for name in names}
 
     def claims(self, study: Study) -> list[Table]:
         return claims_table(self.id, lambda _, method, column: self._claimed(study, method, column))
@@ -156,7 +153,7 @@ class Clustering(CostTable):
     """FIND with other clusterings in place of LFD: accuracy, time, memory, and the defaults of their libraries."""
 
     def candidates(self, context: Context) -> Candidates:
-        return {row.name: (row.method, row.options) for row in numbers.table(self.id).rows}
+        return {row.name: {"method": row.method, "options": row.options} for row in numbers.table(self.id).rows}
 
     def display(self, name: str) -> str:
         return numbers.table(self.id).row(name).printed.replace(" (Ours)", "")
@@ -171,12 +168,9 @@ class Clustering(CostTable):
             defaults = dict(partitioners()[name].library_defaults) if name else {}
             if defaults:
                 options = {**row.options, "partitioner_options": defaults}
+                run: dict[str, Any] = {"method": "find", "options": options, "stream": "crossmix"}
                 text = ", ".join(f"{key} {value}" for key, value in defaults.items())
-                ours = (
-                    study.cell(setup, read, method="find", options=options, stream="crossmix")
-                    for read in READS.values()
-                )
-                rows[row.printed] = [*ours, Cell(text=text)]
+                rows[row.printed] = [*(study.cell(setup, read, **run) for read in READS.values()), Cell(text=text)]
         columns = (
             Column(title="accuracy"),
             Column(title="groups", unit="", decimals=1),

@@ -6,6 +6,7 @@ It is written for the terminal, as Markdown, LaTeX and JSON, and its figures as 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -45,10 +46,7 @@ def picture(title: str, panels: Sequence[Panel], name: str = "", columns: int | 
         return []
     count, size = panel_grid(shown, columns)
     data = {"panels": [finite(dataclasses.asdict(panel)) for panel in shown]}
-
-    def draw(figure: Figure) -> None:
-        draw_panels(figure, shown, count)
-
+    draw = functools.partial(draw_panels, panels=shown, columns=count)
     return [Picture(name=name, title=title, draw=draw, size=size, data=data)]
 
 

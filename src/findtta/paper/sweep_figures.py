@@ -127,7 +127,9 @@ class Threshold(Item):
             right="time per batch (times Source)",
         )
         names = {value: f"threshold {value:g}" for value in values}
-        candidates = {name: ("find-star", {"threshold": value}) for value, name in names.items()}
+        candidates = {
+            name: {"method": "find-star", "options": {"threshold": value}} for value, name in names.items()
+        }
         found = timed(study, setup, candidates).value.get("candidates", {})
         ratios = {value: found[name]["ratio"] for value, name in names.items() if "ratio" in found.get(name, {})}
         time = Series(name="time", look="time", x=(*ratios,), y=(*ratios.values(),), right=True)

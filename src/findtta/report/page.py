@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -113,23 +112,11 @@ class Setting:
 
     id: str
     title: str
+    shared: Mapping[str, str]  # what all runs have in common, in words
+    methods: Sequence[str]  # in the order of the rows
+    streams: Sequence[str]  # in the order of the columns
     tables: Mapping[str, Comparison]  # methods against streams, by the name of the value
     runs: Mapping[tuple[str, str], Sequence[Result]]  # by method and stream: those that are done, one per seed
-
-    @property
-    def shared(self) -> Mapping[str, str]:
-        """What all runs have in common, in words."""
-        return self.tables["accuracy"].shared
-
-    @cached_property
-    def methods(self) -> list[str]:
-        """The methods, in the order of the rows."""
-        return [row.titles[0] for row in self.tables["accuracy"].rows]
-
-    @cached_property
-    def streams(self) -> list[str]:
-        """The streams, in the order of the columns."""
-        return [column.title for column in self.tables["accuracy"].columns]
 
     def of_stream(self, stream: str) -> dict[str, Sequence[Result]]:
         """Return the runs on a stream, by method."""
@@ -189,12 +176,14 @@ def _settings(results: Sequence[Result]) -> list[Setting]:
     titles = told_apart([f"{words.get('data')}, {words.get('model')}" for words in shared], shared, _TELLING)
     settings = []
     for number, (title, *tables) in enumerate(zip(titles, *by_value.values(), strict=True), start=1):
+        first, by_name = tables[0], dict(zip(VALUES, tables, strict=True))
+        methods, streams = [row.titles[0] for row in first.rows], [column.title for column in first.columns]
         runs = {
-            (row.titles[0], column.title): [by_digest[digest] for digest in cell.digests.values()] if cell else []
-            for row in tables[0].rows
-            for column, cell in zip(tables[0].columns, row.cells, strict=True)
+            (method, stream): [by_digest[digest] for digest in cell.digests.values()] if cell else []
+            for method, row in zip(methods, first.rows, strict=True)
+            for stream, cell in zip(streams, row.cells, strict=True)
         }
-        settings.append(Setting(f"setting-{number}", title, dict(zip(VALUES, tables, strict=True)), runs))
+        settings.append(Setting(f"setting-{number}", title, first.shared, methods, streams, by_name, runs))
     return settings
 
 
