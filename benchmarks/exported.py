@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from zoo import build
 
 from findtta import adapt, export, models, streams
-from findtta.bench.cost import interleaved_ratios
+from findtta.bench.evaluate import interleaved_ratios
 from findtta.data.open import load as load_data
 from findtta.errors import first_line
 from findtta.images import to_input

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from findtta import demo
-from findtta.bench.cost import interleaved_ratios
+from findtta.bench.evaluate import interleaved_ratios
 from findtta.bench.store import Store
 from findtta.cli.main import main
 from made_results import made
@@ -73,7 +73,7 @@ def test_the_best_of_each_stream_has_the_star():
 
 def test_ratios_compare_on_the_same_batches_in_turn(monkeypatch):
     clock, calls = [0.0], []
-    monkeypatch.setattr("findtta.bench.cost.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("findtta.bench.evaluate.time.perf_counter", lambda: clock[0])
 
     def model(name, seconds):
         def call(batch):

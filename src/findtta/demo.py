@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import findtta
-from findtta.bench.cost import interleaved_ratios
+from findtta.bench.evaluate import interleaved_ratios
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Serial, Watch, ignore
-from findtta.bench.plan import Planner
+from findtta.bench.plan import Planner, RunSpec
 from findtta.bench.result import Result
-from findtta.bench.spec import RunSpec
 from findtta.bench.store import Store
 from findtta.tables import render
 

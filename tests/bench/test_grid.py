@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import findtta
 from findtta.bench.grid import AXES, Grid, expand, find, presets, read
-from findtta.bench.spec import IMAGES, RunSpec
+from findtta.bench.plan import IMAGES, RunSpec
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
 from findtta.options import parse_value, split_list
 

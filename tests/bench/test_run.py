@@ -12,8 +12,7 @@ from small import HERE, measured, save_weights, spec
 import findtta
 from findtta.algorithms.tent import Tent
 from findtta.bench import Planner, Result, RunSpec, run
-from findtta.bench.cost import PeakMemory
-from findtta.bench.evaluate import failure
+from findtta.bench.evaluate import PeakMemory, failure
 from findtta.data.open import load
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
 from findtta.models import build, preprocessing_of

@@ -1,8 +1,7 @@
 """The benchmark: one run, many runs, and comparisons of their results."""
 
 from findtta.bench.evaluate import run
-from findtta.bench.plan import Plan, Planner
+from findtta.bench.plan import Plan, Planner, RunSpec
 from findtta.bench.result import Result
-from findtta.bench.spec import RunSpec
 
 __all__ = ["Plan", "Planner", "Result", "RunSpec", "run"]

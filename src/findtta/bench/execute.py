@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 from findtta.bench.evaluate import failure
 from findtta.bench.executors import Executor, Task, Watch, ignore
-from findtta.bench.plan import Planner
+from findtta.bench.plan import Planner, RunSpec, digest_of
 from findtta.bench.result import Result
-from findtta.bench.spec import RunSpec, digest_of
 from findtta.bench.store import Store
 from findtta.errors import UnknownNameError
 

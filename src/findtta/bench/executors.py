@@ -26,9 +26,8 @@ from findtta._extras import require
 from findtta._processes import environment, ignore_sigint, threads_each, torch_threads, usable_cores
 from findtta._ray import Place, joins_cluster, ray_session, require_gpus
 from findtta.bench.evaluate import Progress, failure, run
-from findtta.bench.plan import Plan, Planner
+from findtta.bench.plan import Plan, Planner, RunSpec
 from findtta.bench.result import Result
-from findtta.bench.spec import RunSpec
 from findtta.errors import InputError, OptionError, WorkerError
 from findtta.options import Count, Options, option, require_device
 

@@ -27,8 +27,7 @@ from typing import Any
 
 from findtta import streams
 from findtta._io import read_toml
-from findtta.bench.plan import method_options
-from findtta.bench.spec import SETTINGS, RunSpec
+from findtta.bench.plan import SETTINGS, RunSpec, method_options
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches

@@ -7,9 +7,8 @@ from findtta.bench.comparison import compare
 from findtta.bench.execute import Schedule, schedule
 from findtta.bench.executors import Execution, Executor, Task
 from findtta.bench.grid import AXES, Axes, Grid, expand, find, presets
-from findtta.bench.plan import Planner
+from findtta.bench.plan import ALL, IMAGES, SETTINGS, Planner, RunSpec
 from findtta.bench.result import Result
-from findtta.bench.spec import ALL, IMAGES, SETTINGS, RunSpec
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
 from findtta.cli.main import INTERRUPTED

@@ -2,7 +2,7 @@
 
 import argparse
 
-from findtta.bench.spec import RunSpec
+from findtta.bench.plan import RunSpec
 from findtta.cli.flags import add_flags, given
 from findtta.cli.output import tell
 from findtta.data.dataset import match_classes

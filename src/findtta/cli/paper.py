@@ -10,8 +10,7 @@ from typing import Any
 
 from findtta._progress import progress_bar
 from findtta.bench.executors import Execution, Task
-from findtta.bench.plan import Planner
-from findtta.bench.spec import RunSpec
+from findtta.bench.plan import Planner, RunSpec
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
 from findtta.cli.main import INTERRUPTED

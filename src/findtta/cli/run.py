@@ -6,8 +6,7 @@ import functools
 from findtta._progress import progress_bar
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Execution, Serial, Task
-from findtta.bench.plan import Plan, Planner
-from findtta.bench.spec import ALL, RunSpec
+from findtta.bench.plan import ALL, Plan, Planner, RunSpec
 from findtta.bench.store import Store
 from findtta.cli.flags import add_flags, given
 from findtta.cli.output import tell

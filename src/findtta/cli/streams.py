@@ -4,7 +4,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from findtta.bench.spec import RunSpec
+from findtta.bench.plan import RunSpec
 from findtta.cli.flags import add_flags, given, names
 from findtta.cli.output import print_text
 from findtta.streams import SCENARIOS, Stream, make, parse, summarize

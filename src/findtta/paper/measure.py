@@ -24,7 +24,7 @@ from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
 from findtta.algorithms.learning import GradientAdapted
 from findtta.bench import Plan
-from findtta.bench.cost import interleaved_seconds
+from findtta.bench.evaluate import interleaved_seconds
 from findtta.bench.executors import Processes, Task
 from findtta.data.contact_sheet import contact_sheet
 from findtta.errors import FindTTAError, InputError, OptionError, SkippedUpdateWarning

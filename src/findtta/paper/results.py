@@ -17,7 +17,7 @@ from findtta.bench import Planner, Result, RunSpec
 from findtta.bench.evaluate import machine_record
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
-from findtta.bench.spec import digest_of
+from findtta.bench.plan import digest_of
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
 from findtta.paper.context import Context, Setup
