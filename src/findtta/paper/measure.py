@@ -291,12 +291,10 @@ def watched_features(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, Tens
         features = inputs[0].detach().float()
         seen[name] = features.flatten(2).mean(2) if features.ndim > 2 else features
 
-    handles = [layer.register_forward_pre_hook(functools.partial(record, name)) for name, layer in layers.items()]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_pre_hook(functools.partial(record, name)))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def distances(means: Tensor) -> tuple[float, float]:
