@@ -136,7 +136,7 @@ def test_the_main_table_asks_for_every_method_stream_and_seed():
     ],
 )
 def test_tables_ask_for_their_streams(id, streams):
-    assert {spec.stream for spec in load(id).specs(Context())} == streams
+    assert {spec.stream for spec in specs_of(load(id), Context())} == streams
 
 
 def test_fewer_domains_are_the_first_ones():
