@@ -130,7 +130,7 @@ TIMM = {
     "maxvit_pico_rw_256": SMALL,
     "lcnet_035": {},
     "mobilevit_xxs": {},
-    "nasnetalarge": {"stem_size": 12, "num_features": 384},  # 85 million parameters otherwise; pnasnet is of its kind
+    "nasnetalarge": {"stem_size": 12, "num_features": 384},  # large otherwise; pnasnet is of its kind
     "nextvit_small": {},
     "regnetx_002": {},
     "repghostnet_050": {},
