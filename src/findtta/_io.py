@@ -35,9 +35,20 @@ def atomic_write(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         partial.chmod(mode)
         partial.replace(path)
+        _sync_folder(path.parent)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power failure, where the system can."""
+    with suppress(OSError):  # Windows cannot open folders, some network drives cannot sync them
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_file(path: Path, content: bytes) -> None:
