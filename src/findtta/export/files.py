@@ -147,6 +147,17 @@ def refuse_training_batch_norm(written: Any) -> None:
                 raise ExportError(f"node {node.name!r} of the graph is a BatchNormalization in training mode.")
 
 
+def _tidy(model: Any) -> None:
+    """Fold constants, and compute once what is computed twice; in place."""
+    passes = require_export_extra("onnx_ir.passes.common")
+    passes.InlinePass()(model)
+    require_export_extra("onnxscript.optimizer").fold_constants(model, onnx_shape_inference=True)
+    passes.RemoveUnusedNodesPass()(model)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    passes.DeduplicateInitializersPass()(model)
+    passes.CommonSubexpressionEliminationPass()(model)
+
+
 def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     try:
         with quiet_torch(), contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
@@ -157,7 +168,9 @@ def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
                 input_names=["images"],
                 output_names=["logits"],
                 verbose=False,
+                optimize=False,  # its rewriting takes time with the square of the nodes, and finds next to nothing
             )
+            _tidy(converted.model)
     except Exception as error:  # whatever torch raises, there is no file
         raise ExportError(f"torch.onnx cannot write the graph: {first_line(error.__cause__ or error)}") from error
     written = converted.model_proto

@@ -61,7 +61,11 @@ def _plain_moments(features: Tensor) -> tuple[Tensor, Tensor]:
     if features.ndim == 2:
         return features, torch.zeros_like(features)
     dims = tuple(range(2, features.ndim))
-    if torch.compiler.is_compiling() or features.device.type != "cpu":
+    if torch.compiler.is_compiling():
+        mean = features.mean(dims, keepdim=True)
+        deviation = features - mean
+        return mean.flatten(1), (deviation * deviation).mean(dims)
+    if features.device.type != "cpu":
         variance, mean = torch.var_mean(features, dims, correction=0)
         return mean, variance
     sample_bytes = features[:1].numel() * features.element_size()
@@ -162,7 +166,7 @@ def instance_aware_moments(
         Mean and variance, ``(B, C)`` each; the base statistics themselves, ``(C,)`` each, where an
         instance says nothing (one position, or infinite ``k``).
     """
-    if positions <= 1 or math.isinf(k):
+    if positions <= 1 or k == math.inf:  # the compiler cannot trace isinf of an option
         return base_mean, base_variance
     base_mean, base_variance = base_mean.to(mean.dtype), base_variance.to(mean.dtype)
     unbiased = variance * (positions / (positions - 1))

@@ -18,7 +18,10 @@ def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
     Returns:
         ``alpha * source + (1 - alpha) * test``, of the shape of ``test``.
     """
-    return torch.lerp(test, as_dtype(source, test.dtype), alpha)
+    source = as_dtype(source, test.dtype)
+    if torch.compiler.is_compiling():
+        return test * (1 - alpha) + source * alpha  # two operations of an exported graph; ``lerp`` becomes six
+    return torch.lerp(test, source, alpha)
 
 
 def normalize(

@@ -36,6 +36,8 @@ def partition(features: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tensor:
     if not torch.compiler.is_compiling() and features.shape[0] == 0:
         return torch.zeros(0, dtype=torch.int64, device=features.device)
     descriptors = features.flatten(2).mean(2) if features.ndim > 2 else features
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        return torch.ops.findtta.partition(descriptors)
     return components(first_neighbours(descriptors), traced_batch=traced_batch)
 
 
@@ -92,7 +94,7 @@ def components(neighbours: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tenso
     if torch.compiler.is_exporting():
         return _ends_of_walks(neighbours, traced_batch)
     if torch.compiler.is_compiling():
-        return _components_operator(neighbours)
+        return torch.ops.findtta.components(neighbours)
     return _ends_of_walks(neighbours, neighbours.shape[0])
 
 
@@ -104,16 +106,17 @@ def _ends_of_walks(neighbours: Tensor, batch: int) -> Tensor:
     return torch.minimum(end, neighbours.gather(0, end))
 
 
-# One operator for the compiler: it would merge the chain of gathers into one expression of exponential size,
-# and take minutes; and the number of rounds may so follow the size of the batch.
-@torch.library.custom_op("findtta::components", mutates_args=())
-def _components_operator(neighbours: Tensor) -> Tensor:
-    return _ends_of_walks(neighbours, neighbours.shape[0])
-
-
-@_components_operator.register_fake
-def _(neighbours: Tensor) -> Tensor:
-    return torch.empty_like(neighbours)
+# Operators that the compiler calls and does not look into: it would merge the chain of gathers into one expression
+# of exponential size, and translate every small step to C++. The number of rounds may so follow the batch, too.
+_OPERATORS = torch.library.Library("findtta", "FRAGMENT")  # a custom_op costs several times as much per call
+for _function in (partition, components):
+    _OPERATORS.define(f"{_function.__name__}(Tensor samples) -> Tensor")
+    _OPERATORS.impl(_function.__name__, _function, "CompositeExplicitAutograd")
+    torch.library.register_fake(
+        f"findtta::{_function.__name__}",
+        lambda samples: samples.new_empty(samples.shape[0], dtype=torch.int64),
+        lib=_OPERATORS,
+    )
 
 
 def count_groups(labels: Tensor) -> Tensor:
