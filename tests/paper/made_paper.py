@@ -12,7 +12,7 @@ from findtta.bench import Result, RunSpec
 from findtta.paper import items
 from findtta.paper.context import Context, Setup
 from findtta.paper.items import Item
-from findtta.paper.results import Probe, Results
+from findtta.paper.study import Probe, Results
 from findtta.streams import parse
 from nets import filled
 

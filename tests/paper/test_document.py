@@ -12,7 +12,7 @@ from findtta.errors import MissingExtraError, OptionError
 from findtta.paper import items
 from findtta.paper.context import Context
 from findtta.paper.document import Document, Picture
-from findtta.paper.results import Results
+from findtta.paper.study import Results
 from findtta.tables import Cell, Column, Row, Table
 
 TABLE = Table(

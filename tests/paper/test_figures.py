@@ -22,7 +22,7 @@ from findtta.paper.document import picture
 from findtta.paper.feature_figures import CORRUPTIONS
 from findtta.paper.measure import MEASUREMENTS, distances, neighbour_agreement, watched_features
 from findtta.paper.numbers import METHODS
-from findtta.paper.results import Probe, Reading, Results, take
+from findtta.paper.study import Probe, Reading, Results, take
 from findtta.paper.sweep_figures import DOMAIN_COUNTS, mixtures
 from findtta.plots import LOOKS, Panel, Series
 

@@ -26,7 +26,7 @@ from findtta.paper.accuracy_tables import claims_about
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.items import Item
 from findtta.paper.measure import measure_groups, measure_memory, measure_times
-from findtta.paper.results import Probe, Reading, Results, gather, take
+from findtta.paper.study import Probe, Reading, Results, gather, take
 from findtta.tables import Cell
 
 GROUPS = items.groups()

@@ -12,7 +12,7 @@ from findtta.paper.context import Context, Setup
 from findtta.paper.items import Item, table
 from findtta.paper.notes import display
 from findtta.paper.numbers import COMPARISONS, DATASETS, SIDE_BY_SIDE, Cells, Claim, PaperColumn, PaperRow
-from findtta.paper.results import Results, Study
+from findtta.paper.study import Results, Study
 from findtta.tables import Cell, Column, Table
 
 #: The paper's names of streams.

@@ -14,7 +14,7 @@ from findtta.paper.items import Item, table
 from findtta.paper.measure import TRUTHS
 from findtta.paper.notes import display
 from findtta.paper.numbers import METHODS
-from findtta.paper.results import Reading, Study
+from findtta.paper.study import Reading, Study
 from findtta.tables import Cell, Column, Table
 
 PARTS = ("first third of the layers", "middle third", "last third")

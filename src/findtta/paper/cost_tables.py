@@ -15,7 +15,7 @@ from findtta.paper.context import Context, Setup
 from findtta.paper.items import Item, table
 from findtta.paper.notes import TEXTS, display
 from findtta.paper.numbers import METHODS
-from findtta.paper.results import FAILED, Reading, Results, Study
+from findtta.paper.study import FAILED, Reading, Results, Study
 from findtta.partitioners import partitioners
 from findtta.tables import Cell, Column, Table
 

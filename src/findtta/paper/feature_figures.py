@@ -18,7 +18,7 @@ from findtta.paper.accuracy_tables import STREAM_TITLES, stream_of
 from findtta.paper.context import RESNET, Context, Setup
 from findtta.paper.document import Picture, picture
 from findtta.paper.items import Item
-from findtta.paper.results import Reading, Results, Study
+from findtta.paper.study import Reading, Results, Study
 from findtta.paper.sweep_figures import panel_title
 from findtta.plots import Panel, Series
 

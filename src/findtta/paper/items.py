@@ -19,7 +19,7 @@ from findtta.paper.context import RESNET, Context, Setup
 from findtta.paper.document import Document, Picture, picture
 from findtta.paper.notes import outcome_notes, provenance, setting_notes
 from findtta.paper.numbers import DATASETS
-from findtta.paper.results import Probe, Results, Study
+from findtta.paper.study import Probe, Results, Study
 from findtta.plots import Panel
 from findtta.tables import Cell, Column, Row, Table
 

@@ -12,7 +12,7 @@ from findtta.errors import few
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.numbers import DATASETS, METHODS, table
-from findtta.paper.results import Results
+from findtta.paper.study import Results
 
 #: Notes that several items have, and what they are made of.
 TEXTS = read_toml(Path(__file__).with_suffix(".toml"))

@@ -13,7 +13,7 @@ from findtta.paper.cost_tables import timed, timing_notes
 from findtta.paper.items import Item
 from findtta.paper.notes import display
 from findtta.paper.numbers import METHODS
-from findtta.paper.results import Results, Study
+from findtta.paper.study import Results, Study
 from findtta.plots import Panel, Series
 from findtta.tables import Cell
 
