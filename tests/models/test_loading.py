@@ -269,7 +269,8 @@ def test_timm_models_by_name(timm):
 def test_the_given_state_dicts_are_as_good_as_published(shared, name):
     dataset, arch = name.split("_")
     published = {"cifar10_resnet20": 92.6, "cifar10_resnet56": 94.37, "cifar100_resnet32": 70.16}[name]
-    model = load(arch, weights=shared / "data" / "weights" / f"{name}.pt", num_classes=int(dataset[5:]))
+    weights = shared / "data" / "weights" / f"{name}.pt"
+    model = load(arch, weights=weights, num_classes=int(dataset[5:]), normalization=dataset)
     data = findtta.data.load(shared / "data" / f"{dataset}_test.npz")
     outcome = check_clean_accuracy(model, data, expected=published, images=300)
     assert outcome.passed, str(outcome)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -189,7 +190,9 @@ class Adapted(StandIn):
         with self._one_call(may_overwrite=len(args) == 1 and not kwargs) as watch:
             outputs = self.model(*args, **kwargs)
         self.begins_with = self.begins_with or tuple(self.call.records)[:1]
-        if watch and self.functional_calls is None:
+        # A model that was compiled in pieces ran its layers in graphs, which record nothing: then it is not known.
+        compiled = not self.call.records and "torch._dynamo" in sys.modules
+        if watch and self.functional_calls is None and not compiled:
             self.functional_calls = bool(watch.adapted)
             self._warn_of_unused_layers()
         return outputs
