@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 
 def usable_cores() -> int:
@@ -51,13 +52,22 @@ def environment(**values: str) -> Iterator[None]:
 def ignore_sigint() -> Iterator[None]:
     """Let processes that are started inside the block ignore Ctrl-C from their first moment on.
 
-    Ctrl-C reaches all processes of a terminal, and only the one that started the others should answer it.
+    Ctrl-C reaches all processes of a terminal, and only the one that started the others should answer it: it does
+    so when the block ends.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers, and only it is interrupted
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, whose processes inherit no such setting
+        yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # to start it inside the block would let the signal through again
+    arrived: list[object] = []
+    handles = threading.current_thread() is threading.main_thread()  # only the main thread can, and is interrupted
+    handler = signal.signal(signal.SIGINT, lambda *_: arrived.append(None)) if handles else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if arrived:
+            signal.raise_signal(signal.SIGINT)
