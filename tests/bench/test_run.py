@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import json
 import os
 import shutil
@@ -293,6 +294,7 @@ def test_a_spec_takes_paths_and_lists_and_can_be_written_as_json(tmp_path):
     not os.access("/proc/self/clear_refs", os.W_OK), reason="this system cannot begin the count anew"
 )
 def test_peak_memory_sees_what_was_freed_again():
+    gc.collect()  # what other tests left must not be freed in between
     memory = PeakMemory(torch.device("cpu"))
     before = memory.read()
     block = torch.ones(30_000_000)  # 120 MB

@@ -21,7 +21,7 @@ from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import UnknownNameError
-from findtta.paper import items, numbers, results
+from findtta.paper import items, numbers, study
 from findtta.paper.accuracy_tables import claims_about
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.items import Item
@@ -474,7 +474,7 @@ def calls(monkeypatch):
             raise ZeroDivisionError("no luck")
         return {"calls": settings["step"], "domains": plan.dataset.domains}
 
-    monkeypatch.setattr(results, "MEASUREMENTS", {"calls": count_calls})
+    monkeypatch.setattr(study, "MEASUREMENTS", {"calls": count_calls})
     return found
 
 
