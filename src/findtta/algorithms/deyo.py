@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.learning import GradientAdapted, GradientOptions
+from findtta.algorithms.learning import GradientAdapted
+from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError
 from findtta.functional import softmax_entropy
 from findtta.options import Count, Number, Seed, Text, option

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
+from findtta.algorithms.learning import GradientAdapted, Snapshot, moving_average
+from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError, few
 from findtta.functional import softmax_entropy
 from findtta.options import AtLeastZero, Number, option

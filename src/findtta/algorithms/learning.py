@@ -2,17 +2,13 @@
 
 They train the affine parameters of the BatchNorm layers, in a copy of the user's model, with one
 optimizer that lives as long as the stream. A method says how it learns from one batch
-(:meth:`GradientAdapted.learn`); everything else is here: options with presets that fill in what is not
-given, a safe optimizer step, reset, saving.
+(:meth:`GradientAdapted.learn`); everything else is here: a safe optimizer step, reset, saving.
 """
 
 import copy
-import dataclasses
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,105 +16,13 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Adapted, Cost
 from findtta.algorithms.memory_bank import MemoryBank
 from findtta.algorithms.moving import MovingStatistics, moving_statistics
+from findtta.algorithms.presets import GradientOptions
 from findtta.algorithms.tbn import BatchStatisticsNorm
 from findtta.collapse import Collapse, CollapseGuard
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
-from findtta.options import AtLeastZero, Count, Fraction, Options, Text, option
-
-# Numbers of classes the authors published values for (CIFAR-10, CIFAR-100, ImageNet).
-PUBLISHED_CLASS_COUNTS = (10, 100, 1000)
-
-
-@dataclass(frozen=True)
-class GradientOptions(Options):
-    """Options of every method that learns. None means: from the preset."""
-
-    preset: Literal["paper", "official"] = option(
-        "paper", "values of options not given: 'paper' (the FIND paper's comparison) or 'official' (the authors')"
-    )
-    num_classes: Count | None = option(None, "number of classes; None: that of the last Linear layer")
-    predict: Literal["before", "after"] = option(
-        "before", "predict 'before' the update or 'after' it (one more forward pass)"
-    )
-    optimizer: Literal["sgd", "adam"] | None = option(
-        None, "'sgd' or 'adam'; None here and below: from the preset"
-    )
-    lr: AtLeastZero | None = option(None, "learning rate")
-    momentum: Fraction | None = option(None, "momentum of SGD, first beta of Adam")
-    nesterov: bool | None = option(None, "Nesterov momentum (SGD only)")
-    weight_decay: AtLeastZero | None = option(None, "weight decay")
-    skip_layers: tuple[Text, ...] = option((), "layers whose name contains one of these are not trained")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum == 1:
-            raise OptionError("momentum must be below 1, or nothing is ever forgotten, got 1.")
-        if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
-            raise OptionError("nesterov needs a momentum above 0, got momentum=0: pass nesterov=False.")
-
-    def preset_values(self) -> dict[str, Any]:
-        """Values of the preset for all options that may be None; methods change and add some.
-
-        The official ones are those of TENT, which other authors start from.
-        """
-        values = {"optimizer": "sgd", "lr": 1e-4, "momentum": 0.9, "nesterov": True, "weight_decay": 0.0}
-        if self.preset == "official":
-            small = {"optimizer": "adam", "lr": 1e-3}
-            values |= {"nesterov": False, **self.by_class_count(small, small, {"lr": 2.5e-4})}
-        return values
-
-    def missing_values(self, num_classes: int | None) -> dict[str, Any]:
-        """Return the preset's values of the options that are not given, for a number of classes."""
-        values = dataclasses.replace(self, num_classes=num_classes).preset_values()
-        return {name: value for name, value in values.items() if getattr(self, name) is None}
-
-    @property
-    def depends_on_classes(self) -> bool:
-        """Whether some value of the preset depends on the number of classes, so that it must be known."""
-        first, *others = map(self.missing_values, PUBLISHED_CLASS_COUNTS)
-        return any(values != first for values in others)
-
-    @classmethod
-    def presets(cls) -> dict[str, dict[str, Any]]:
-        presets: dict[str, dict[str, Any]] = {}
-        for options in (cls(preset="paper"), cls(preset="official")):
-            by_count = {
-                f"{options.preset}, {count} classes": options.missing_values(count)
-                for count in PUBLISHED_CLASS_COUNTS
-            }
-            presets |= by_count if options.depends_on_classes else {options.preset: options.missing_values(None)}
-        return presets
-
-    def resolve(self, model: nn.Module) -> Self:
-        """Fill in every option that is None, from the preset and from the model."""
-        count = self.num_classes
-        if count is None and self.depends_on_classes:
-            count = _count_classes(model)
-        values = {"num_classes": count, **self.missing_values(count)}
-        if self.momentum == 0 and self.nesterov is None:
-            values["nesterov"] = False
-        return dataclasses.replace(self, **values)
-
-    def by_class_count(self, ten: Any, hundred: Any, thousand: Any) -> Any:
-        """Choose among values published for 10, 100 and 1000 classes: the nearest by ratio."""
-        distances = [abs(math.log(self.num_classes or 1) - math.log(count)) for count in PUBLISHED_CLASS_COUNTS]
-        return (ten, hundred, thousand)[distances.index(min(distances))]
-
-    def log_classes(self, factor: float) -> float:
-        """Return ``factor`` times the entropy of a uniform prediction."""
-        return factor * math.log(self.num_classes or 1)
-
-
-def _count_classes(model: nn.Module) -> int:
-    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not heads:
-        raise OptionError(
-            f"num_classes must be given: {type(model).__name__} has no Linear layer to read it off, and "
-            "margins or preset values depend on it. Pass num_classes=<number of logits>."
-        )
-    return heads[-1].out_features
+from findtta.options import Options
 
 
 class Snapshot(nn.Module):

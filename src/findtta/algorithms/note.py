@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
 from findtta.algorithms.iabn import IABN, InstanceAwareNorm, StandardErrors, unbiased_batch_moments
-from findtta.algorithms.learning import GradientAdapted, GradientOptions
+from findtta.algorithms.learning import GradientAdapted
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
+from findtta.algorithms.presets import GradientOptions
 from findtta.functional import batch_moments
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.learning import GradientAdapted, GradientOptions, Snapshot, moving_average
+from findtta.algorithms.learning import GradientAdapted, Snapshot, moving_average
+from findtta.algorithms.presets import GradientOptions
 from findtta.functional import softmax_entropy
 from findtta.options import AtLeastZero, Number, Text, option
 

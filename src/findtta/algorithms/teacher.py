@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from findtta.algorithms.learning import GradientAdapted, GradientOptions
+from findtta.algorithms.learning import GradientAdapted
+from findtta.algorithms.presets import GradientOptions
 from findtta.errors import InputError, OptionError
 from findtta.options import Number, Options, Positive, Seed, option, require_choice
 
