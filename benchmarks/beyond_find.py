@@ -8,8 +8,8 @@ is reported comes from others (``--first 5000``)::
     python benchmarks/beyond_find.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --ablations
     python benchmarks/drift_evidence.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt
 
-Every method sees the same batches, so that differences are paired: the interval beside a difference is 1.96
-standard errors of the mean difference per image, over all seeds of the stream.
+Every method sees the same batches, so differences are paired by sample; their 95% intervals are clustered by
+image, over all corruptions and seeds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,27 @@ import findtta
 from findtta.data import MAIN_CORRUPTIONS, load
 from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.images import to_input
+from findtta.intervals import Scores, difference, interval
 from findtta.models import load as load_network
 from findtta.models.card import Classifier
-from findtta.streams import make
+from findtta.options import parse_assignments, split_list
+from findtta.registry import METHOD
+from findtta.streams import Stream, make, parse, summarize
 from findtta.tables import render
 
-STREAMS = ("crossmix", "random:variant=paper", "shuffle", "static", "wild", "clean", "mostly-clean")
+STREAMS = (
+    "crossmix",
+    "random:variant=paper",
+    "shuffle",
+    "static",
+    "wild",
+    "label-sorted",
+    "clean",
+    "mostly-clean",
+)
+UNGUARDED = "find-soft:guard=0"
 COLOURS = ("#b0b7bf", "#d9a441", "#5b8dd6", "#1a4f9c")
-Hits = NDArray[np.bool_]
+COMPARED = ("find", "source", UNGUARDED)  # with find-soft
 Accuracies = dict[str, dict[str, float]]  # by stream and method
 
 #: One thing taken out of ``find-soft`` at a time, or set otherwise.
@@ -49,6 +62,7 @@ ABLATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "nearest only": ("find-soft", {"temperature": 0.05}),
     "wider": ("find-soft", {"temperature": 0.4}),
     "whole batch": ("find-soft", {"temperature": 100.0}),
+    UNGUARDED: ("find-soft", {"guard": 0.0}),
     "alpha 0.8": ("find-soft", {"alpha": 0.8}),
     "alpha 0.6": ("find-soft", {"alpha": 0.6}),
 }
@@ -59,12 +73,14 @@ def main() -> None:
     parser = argument_parser(__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0", help="of the streams, with commas (default: 0)")
     parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
-    parser.add_argument("--methods", default="source,tbn,find,find-soft", help="with commas")
+    parser.add_argument(
+        "--methods", default="source,tbn,find,find-soft", help="with commas, such as find-soft,find-soft:guard=0"
+    )
     parser.add_argument("--ablations", action="store_true", help="take find-soft apart instead")
     parser.add_argument("--figure", metavar="FILE", help="draw the accuracies as well, as PNG or SVG")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    methods = ABLATIONS if arguments.ablations else {name: (name, {}) for name in arguments.methods.split(",")}
+    methods = ABLATIONS if arguments.ablations else dict(map(method, split_list(arguments.methods)))
     if arguments.figure and len(methods) > len(COLOURS):
         parser.error(f"--figure has colours for {len(COLOURS)} methods, not for {len(methods)}.")
     drawn: dict[str, Accuracies] = {}
@@ -74,6 +90,12 @@ def main() -> None:
         print(table, flush=True)
     if arguments.figure:
         draw(drawn, arguments.figure)
+
+
+def method(text: str) -> tuple[str, tuple[str, dict[str, Any]]]:
+    """Return a method as it is written, and its name and options."""
+    name, options = METHOD.split(text)
+    return text, (name, parse_assignments("--methods", options))
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
@@ -124,30 +146,30 @@ def study(
 ) -> tuple[str, Accuracies]:
     """Run all methods on all streams, and return the table and the accuracies in it."""
     adapted = {name: findtta.adapt(network, method, **options) for name, (method, options) in methods.items()}
+    compared = [name for name in COMPARED if {name, "find-soft"} <= set(methods)]
     rows, accuracies = [], {}
     for text in arguments.streams.split(","):
-        hits: dict[str, list[Hits]] = {name: [] for name in methods}
+        scores: dict[str, dict[int, Scores]] = {name: {} for name in methods}
         for seed in [int(seed) for seed in arguments.seeds.split(",")]:
-            batches = list(batches_of(text, data, seed, arguments))
+            part, stream = stream_of(text, data, seed, arguments)
+            batches = batches_of(part, stream)
+            images = part.image_numbers(stream.domain_ids, stream.rows)
             for name, model in adapted.items():
                 model.reset()
-                hits[name].append(right(model, batches, arguments.device))
-        joined = {name: np.concatenate(parts) for name, parts in hits.items()}
-        stream = text.partition(":")[0]
-        rows.append((stream, *columns(joined)))
-        accuracies[stream] = {name: 100.0 * hit.mean() for name, hit in joined.items()}
-    compared = [f"find-soft - {name}" for name in ("find", "source") if {name, "find-soft"} <= set(methods)]
-    return render(["stream", "images", *methods, *compared], rows), accuracies
-
-
-def columns(hits: Mapping[str, Hits]) -> list[str]:
-    """Return the number of images, the accuracies, and the differences of find-soft with their intervals."""
-    cells = [f"{len(next(iter(hits.values()))):,}", *(f"{100 * hit.mean():.1f}" for hit in hits.values())]
-    for name in ("find", "source"):
-        if {name, "find-soft"} <= set(hits):
-            gain = 100.0 * (hits["find-soft"].astype(float) - hits[name])
-            cells.append(f"{gain.mean():+.1f} +- {1.96 * gain.std() / len(gain) ** 0.5:.1f}")
-    return cells
+                correct = right(model, batches, arguments.device)
+                scores[name][seed] = Scores.sort(images, stream.domain_ids, correct)
+        title, about = text.partition(":")[0], summarize(stream, part)
+        composition = (
+            f"{about.samples:,} of {len(np.unique(images)):,}",
+            f"{about.domains:.1f}",
+            f"{about.classes:.1f}",
+        )
+        accuracies[title] = {name: interval(found.values()).mean for name, found in scores.items()}
+        differences = [difference(scores["find-soft"], scores[name]) for name in compared]
+        means = [f"{mean:.1f}" for mean in accuracies[title].values()]
+        rows.append((title, *composition, *means, *(found.text() for found in differences if found)))
+    header = ["stream", "samples of images", "domains", "classes", *methods]
+    return render([*header, *(f"find-soft - {name}" for name in compared)], rows), accuracies
 
 
 class Window(DomainDataset):
@@ -170,12 +192,11 @@ class Window(DomainDataset):
         return self.whole.images(domain, self.rows[rows])
 
 
-def batches_of(
+def stream_of(
     text: str, data: DomainDataset, seed: int, arguments: argparse.Namespace
-) -> Sequence[tuple[Any, NDArray[np.int64]]]:
-    """Return the batches of one stream, images and labels."""
-    name, _, setting = text.partition(":")
-    settings = dict([setting.split("=")]) if setting else {}
+) -> tuple[DomainDataset, Stream]:
+    """Return one stream, and the data that it is made of."""
+    name, settings = (text, {}) if text == CLEAN else parse(text)
     if name == CLEAN:
         part: DomainDataset = Window(data, arguments.first, arguments.clean).pick([CLEAN])
         name = "static"
@@ -183,11 +204,17 @@ def batches_of(
         drifted = [f"{corruption}@5" for corruption in MAIN_CORRUPTIONS]
         window = Window(data, arguments.first, arguments.images)
         part = window.pick([*drifted, CLEAN] if name == "mostly-clean" else drifted)
-    stream = make(name, part, batch_size=arguments.batch_size, seed=seed, **settings)
+    return part, make(name, part, batch_size=arguments.batch_size, seed=seed, **settings)
+
+
+def batches_of(part: DomainDataset, stream: Stream) -> list[tuple[Any, NDArray[np.int64]]]:
+    """Return images and labels of the batches of a stream."""
     return [part.batch(batch.domain_ids, batch.rows) for batch in stream]
 
 
-def right(model: torch.nn.Module, batches: Sequence[tuple[Any, NDArray[np.int64]]], device: torch.device) -> Hits:
+def right(
+    model: torch.nn.Module, batches: Sequence[tuple[Any, NDArray[np.int64]]], device: torch.device
+) -> NDArray[np.bool_]:
     """Return which images a model classifies right."""
     answers = ((model(to_input(images, device)).argmax(1).cpu().numpy(), labels) for images, labels in batches)
     return np.concatenate([answer == np.asarray(labels) for answer, labels in answers])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from beyond_find import argument_parser, batches_of, subjects
+from beyond_find import argument_parser, batches_of, stream_of, subjects
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -41,7 +41,7 @@ def main() -> None:
             stream: np.concatenate(
                 [
                     evidence(adapted, images, arguments.device)
-                    for images, _ in batches_of(stream, data, 0, arguments)
+                    for images, _ in batches_of(*stream_of(stream, data, 0, arguments))
                 ]
             )
             for stream in ("clean", "crossmix")

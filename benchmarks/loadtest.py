@@ -1,7 +1,7 @@
 """Load test of a prediction server: how fast it is, and whether every prediction belongs to its request.
 
 ``python benchmarks/loadtest.py --url http://127.0.0.1:8000 --bad 0.2 --kill-every 10`` sends good and poisoned
-images, kills a replica on Ray every 10 seconds, and exits with 0 only if no request was lost, swapped or answered
+images, kills a replica every 10 seconds, and exits with 0 only if no request was lost, swapped or answered
 unexpectedly. Requests are due at times that are drawn beforehand, and latency counts from those times: a server
 that stalls for a second is seen stalling by every request of that second. With ``--saturate`` each client sends
 its next request as soon as it has the response to the last.
@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import io
 import json
-import logging
 import os
 import random
 import secrets
@@ -33,13 +32,11 @@ import psutil  # type: ignore[import-untyped]
 from loadtest_inputs import Inputs, Payload
 from tqdm import tqdm
 
-from findtta._extras import require
-from findtta._processes import environment
-from findtta._ray import worker_error
 from findtta.cli.flags import add_flags, given
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.options import Count, Fraction, Options, Positive, Seed, option, require_int
-from findtta.serve.engine import APP_NAME, DEPLOYMENT_NAME
+from findtta.serve.embedded import PROCESS_NAME
+from findtta.serve.on_ray import APP_NAME, DEPLOYMENT_NAME
 from findtta.tables import render
 
 #: What never happens to a request on a correct server. lost: no response; swapped: the response to another
@@ -48,7 +45,7 @@ FAULTS = ("lost", "swapped", "unexpected")
 _KEY_VARIABLE = "FINDTTA_API_KEY"
 _KEEPALIVE_S = 2.0  # servers drop connections that were idle for about 5 s; a request sent then would seem lost
 _LONGEST_WAIT_S = 30.0
-_REPLICA = f"SERVE_REPLICA::{APP_NAME}#{DEPLOYMENT_NAME}#"  # how Ray Serve begins the names of replicas
+_ON_RAY = f"ray::ServeReplica:{APP_NAME}:{DEPLOYMENT_NAME}"  # how Ray names the processes of replicas
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,8 @@ class LoadOptions(Options):
         40.0, "size of the poisoned input that is too large for the server", metavar="MB"
     )
     seed: Seed = option(0, "seed of arrival times, images and poisoned inputs")
-    pid: int | None = option(None, "process whose memory is watched, with its children")
-    kill_every: Positive | None = option(None, "seconds between kills of a replica on Ray", metavar="S")
+    pid: int | None = option(None, "process of the server, whose memory is watched with that of its children")
+    kill_every: Positive | None = option(None, "seconds between kills of a replica on this machine", metavar="S")
     kills: Count = option(100, "number of kills, at most")
 
     def __post_init__(self) -> None:
@@ -301,13 +298,8 @@ async def watch_memory(pid: int | None, samples: list[tuple[float, int]]) -> Non
 
 
 def _resident(pid: int | None) -> tuple[float, int]:
-    if pid is not None:
-        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    else:
-        named = psutil.process_iter(["cmdline"])
-        processes = [
-            found for found in named if (found.info["cmdline"] or [""])[0].startswith("ray::ServeReplica")
-        ]
+    family = [] if pid is None else [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    processes = family or replicas(None)
     sizes = []
     for process in processes:
         with suppress(psutil.Error):  # it may have ended
@@ -321,37 +313,29 @@ async def kill_replicas(options: LoadOptions, killed: list[str]) -> None:
     choice = random.Random(options.seed)
     while len(killed) < options.kills:
         await asyncio.sleep(options.kill_every)
-        killed += await asyncio.to_thread(kill_one, choice)
+        killed += await asyncio.to_thread(kill_one, options.pid, choice)
 
 
-def kill_one(choice: random.Random) -> list[str]:
-    """Kill one replica of the server; returns its name, or nothing if none is running."""
-    ray = join_ray()
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    names = sorted(actor["name"] for actor in actors if actor["name"].startswith(_REPLICA))
-    if not names:
+def kill_one(pid: int | None, choice: random.Random) -> list[str]:
+    """Kill one replica of the server; returns its process, or nothing if none is running."""
+    found = replicas(pid)
+    if not found:
         return []
-    name = choice.choice(names)
-    try:
-        ray.kill(ray.get_actor(name, namespace="serve"))
-    except ValueError:  # it has ended in the meantime
-        return []
-    return [name]
+    process = choice.choice(found)
+    with suppress(psutil.Error):  # it may have ended in the meantime
+        process.kill()
+    return [str(process.pid)]
 
 
-def join_ray() -> Any:
-    """Join the Ray cluster of this machine, or of ``$RAY_ADDRESS``."""
-    ray = require("ray", "serve", "killing replicas")
-    if not ray.is_initialized():
-        try:
-            with environment(RAY_USAGE_STATS_ENABLED="0"):
-                ray.init(address="auto", namespace="serve", logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-            raise OptionError(
-                f"kill_every needs the Ray cluster of the server, which cannot be joined ({worker_error(error)}). "
-                "Set $RAY_ADDRESS to the address that the server prints and, for a token, $RAY_AUTH_MODE=token."
-            ) from error
-    return ray
+def replicas(pid: int | None) -> list[psutil.Process]:
+    """Return the processes of replicas on this machine, or of those the server with this process has."""
+    everything = psutil.process_iter() if pid is None else psutil.Process(pid).children(recursive=True)
+    found = []
+    for process in everything:
+        with suppress(psutil.Error):
+            if process.name() == PROCESS_NAME or (process.cmdline() or [""])[0].startswith(_ON_RAY):
+                found.append(process)
+    return sorted(found, key=lambda process: process.pid)
 
 
 def summary(options: LoadOptions, tally: Tally, seconds: float, troubles: list[str]) -> dict[str, Any]:
@@ -423,8 +407,8 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     try:
         options = LoadOptions(**given(arguments, LoadOptions))
-        if options.kill_every is not None:
-            join_ray()  # an address that is wrong shows before anything is sent
+        if options.kill_every is not None and not replicas(options.pid):
+            raise OptionError("kill_every needs replicas on this machine, but there are none.")
         with tqdm(total=options.requests, unit="request", leave=False, disable=not sys.stderr.isatty()) as bar:
             found = asyncio.run(drive(options, lambda _: bar.update()))
     except FindTTAError as error:

@@ -3,6 +3,7 @@
 Slow, and meant to be read beside the paper. Nothing here comes from the package under test.
 """
 
+import itertools
 import math
 
 import torch
@@ -219,24 +220,49 @@ def drift_gate(evidence: float, layers: int, threshold: float, sharpness: float)
     return drift**sharpness / (drift**sharpness + threshold**sharpness)
 
 
+def common_share(samples: list[list[float]]) -> float:
+    """Mean inner product of two samples over that of one with itself, without what all channels have alike."""
+    centred = [[value - math.fsum(sample) / len(sample) for value in sample] for sample in samples]
+
+    def mean_product(pairs: list[tuple[list[float], list[float]]]) -> float:
+        return math.fsum(a * b for pair in pairs for a, b in zip(*pair, strict=True)) / max(1, len(pairs))
+
+    own = mean_product([(one, one) for one in centred])
+    return mean_product(list(itertools.permutations(centred, 2))) / own if own else 0.0
+
+
+def class_guard(share: float, earlier: list[float], count: int, depth: float) -> float:
+    """``a^4 / (a^4 + s^4)`` of the common share ``s`` and the allowed one ``a``; 1 without layers before."""
+    if not earlier:
+        return 1.0
+    mean = max(0.0, math.fsum(earlier) / len(earlier))
+    allowed = 0.8 * mean**2 / depth**10 + 0.5 / count
+    return allowed**4 / (allowed**4 + max(0.0, share) ** 4)
+
+
 class ReferenceSoft(nn.Module):
     """Stands in for a BatchNorm layer of FIND with soft neighbourhoods.
 
-    ``history`` is shared by the layers of a model: for each layer passed, the evidence of each sample. Empty it
-    before each batch.
+    ``history`` is shared by the ``layers`` layers of a model: for each one passed, the evidence of each sample;
+    ``shares``, for each one passed, the common share. Empty them before each batch.
     """
 
     def __init__(
         self,
         norm: nn.Module,
         history: list[list[float]],
+        shares: list[float] | None = None,
+        layers: int = 1,
         alpha=0.7,
         temperature=0.2,
         threshold=0.15,
         sharpness=6.0,
+        guard=1.0,
     ) -> None:
         super().__init__()
         self.norm, self.history = norm, history
+        self.shares = [] if shares is None else shares
+        self.layers, self.guard = layers, guard
         self.alpha, self.temperature, self.threshold, self.sharpness = alpha, temperature, threshold, sharpness
 
     def forward(self, features: Tensor) -> Tensor:
@@ -256,11 +282,14 @@ class ReferenceSoft(nn.Module):
             for row in weights
         ]
         self.history.append([log_drift(near[i], weights[i][i]) for i in count])
+        layers, share = len(self.history), common_share([[shift for shift, _ in sample] for sample in samples])
+        guard = class_guard(share, self.shares, len(count), min(1, layers / self.layers))
+        self.shares.append(share)
         mean, variance = torch.zeros(2, len(count), len(channels), dtype=torch.float64)
         for i in count:
-            layers = len(self.history)
             evidence = math.fsum(layer[i] for layer in self.history) / layers
             trust = (1 - self.alpha) * drift_gate(evidence, layers, self.threshold, self.sharpness)
+            trust *= 1 - self.guard + self.guard * guard
             for c in channels:
                 unit = source_variance[c] + eps
                 near_mean = source_mean[c] + near[i][c][0] * math.sqrt(unit)

@@ -1,5 +1,4 @@
 import copy
-import io
 import pickle
 from importlib.metadata import EntryPoint
 
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 import findtta
-from findtta import registry
+from findtta import plugins
 from findtta.algorithms.alpha_bn import AlphaBN
 from findtta.algorithms.tbn import TBN
 from findtta.errors import FindTTAError, OptionError, UnknownNameError, UnsupportedModelError
@@ -223,17 +222,6 @@ def test_copies_and_pickles_go_on_alike(method, carry):
     assert all(same_bits(other(batch), adapted(batch)) for batch in batches[1:])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_state_dict_round_trip(method):
-    adapted, other = findtta.adapt(tiny(), method), findtta.adapt(tiny(seed=1), method)
-    adapted(images())
-    file = io.BytesIO()
-    torch.save(adapted.state_dict(), file)
-    file.seek(0)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert same_bits(other(images(seed=1)), adapted(images(seed=1)))
-
-
 def test_repr_names_the_method_and_its_options():
     assert "method='find', alpha=0.7" in repr(findtta.adapt(tiny(), alpha=0.7))
 
@@ -334,8 +322,8 @@ def test_something_else_as_the_method_is_refused(method):
 @pytest.fixture
 def third_party(monkeypatch):
     def install(**points):
-        found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points.items()]
-        monkeypatch.setattr(registry, "entry_points", lambda group: found)
+        found = [EntryPoint(name, value, "findtta.methods") for name, value in points.items()]
+        monkeypatch.setattr(plugins, "entry_points", lambda group: found)
 
     return install
 

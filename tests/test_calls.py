@@ -13,17 +13,7 @@ from findtta.layers.adaptive import AdaptiveNorm
 from findtta.registry import load_method
 from nets import METHODS, TinyNet, UnusedLayer, close, filled, images, in_threads, same_bits, tiny
 
-STATELESS = [method for method in METHODS if not load_method(method).stateful]
 LEARNING = ["tent", "eata", "sar", "deyo", "note", "rotta", "vida"]
-
-
-@pytest.mark.parametrize("method", STATELESS)
-def test_threads_get_the_answers_that_they_would_get_alone(method):
-    adapted = findtta.adapt(tiny(), method)
-    batches = [images(3 + index % 5, seed=index) * (1 + index % 7) for index in range(80)]
-    alone = [adapted(batch) for batch in batches]
-    for want, got in zip(alone, in_threads(adapted, batches), strict=True):
-        assert same_bits(got, want)
 
 
 def test_threads_get_the_report_of_their_own_batch():

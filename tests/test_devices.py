@@ -46,11 +46,11 @@ def nothing_starts(monkeypatch):
         raise AssertionError("something was started")
 
     for place in (
-        "findtta.predictor.load",
         "findtta.bench.plan.load",
+        "findtta.models.open.load",
         "findtta.models.build",
         "findtta.models.open.build",
-        "findtta.serve.server._listening",
+        "findtta.serve.listening",
         "findtta._ray.start_ray",
         "findtta.predict.pipeline.open_source",
     ):

@@ -88,7 +88,11 @@ class Fails(nn.Module):
         return self.bn1(x)
 
 
-OPTIONS = [{}, {"alpha": 0.0, "temperature": 0.5}, {"alpha": 0.4, "threshold": 2.0, "sharpness": 1.5}]
+OPTIONS = [
+    {},
+    {"alpha": 0.0, "temperature": 0.5, "guard": 0.4},
+    {"alpha": 0.4, "threshold": 2.0, "sharpness": 1.5, "guard": 0},
+]
 LAYERS = {
     "BatchNorm1d": (nn.BatchNorm1d, (9, 4)),
     "BatchNorm1d with length": (nn.BatchNorm1d, (9, 4, 6)),
@@ -110,16 +114,18 @@ def test_layer_equals_the_reference(layer, options):
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_network_equals_the_network_of_reference_layers(net, count, options):
     model, batch = filled(net(), dtype=DOUBLE), images(count, dtype=DOUBLE, size=5)
-    history = []
-    want = plain(replaced(model, lambda norm: reference.ReferenceSoft(norm, history, **options)), batch)
-    assert len(history) >= 2
+    history, shares, layers = [], [], len(soft(model).report())
+    want = plain(
+        replaced(model, lambda norm: reference.ReferenceSoft(norm, history, shares, layers, **options)), batch
+    )
+    assert len(history) == len(shares) >= 2
     assert close(soft(model, **options)(batch), want, 1e-11)
 
 
 def test_a_layer_called_twice_gives_evidence_twice():
     model, batch = filled(CalledTwice(), dtype=DOUBLE), images(4, dtype=DOUBLE, size=4)
-    history = []
-    shared, last = (reference.ReferenceSoft(norm, history) for norm in (model.bn0, model.other[1]))
+    history, shares = [], []
+    shared, last = (reference.ReferenceSoft(norm, history, shares, 2) for norm in (model.bn0, model.other[1]))
     with torch.no_grad():
         want = last(model.other[0](shared(model.conv1(shared(model.conv0(batch))))))
     assert len(history) == 3
@@ -144,7 +150,7 @@ def test_a_huge_threshold_leaves_the_plain_model():
 def test_with_all_weight_on_one_neighbourhood_it_is_alpha_bn():
     # So low a threshold is passed by any drift, and so high a temperature makes all samples neighbours.
     model, batch = tiny(DOUBLE), images(9, dtype=DOUBLE)
-    got = soft(model, alpha=0.6, temperature=1e12, threshold=1e-30)(batch)
+    got = soft(model, alpha=0.6, temperature=1e12, threshold=1e-30, guard=0)(batch)
     assert close(got, findtta.adapt(model, "alpha-bn", alpha=0.6)(batch), 1e-9)
 
 
@@ -242,6 +248,8 @@ def test_outputs_do_not_jump():
         ({"threshold": float("nan")}, "threshold"),
         ({"sharpness": -1}, "sharpness must be a number of at least 0, got -1"),
         ({"sharpness": "4"}, "sharpness"),
+        ({"guard": 1.5}, "guard must be a number from 0 to 1, got 1.5"),
+        ({"guard": "on"}, "guard"),
     ],
 )
 def test_wrong_options_are_named(options, complaint):
@@ -347,6 +355,36 @@ def test_a_network_that_looks_at_windows_equals_its_parts():
     shared = want[1].view(5, 4)
     assert torch.equal(shared, shared[:, :1].expand(5, 4))
     assert adapted(batch).isfinite().all()
+
+
+def test_the_guard_leaves_a_batch_of_one_alone():
+    model, batch = tiny(DOUBLE), images(1, dtype=DOUBLE)
+    assert close(soft(model)(batch), soft(model, guard=0)(batch), 1e-12)
+
+
+def test_the_guard_moves_samples_that_are_alike_only_late_towards_the_source():
+    model = filled(nn.Sequential(nn.BatchNorm2d(4), nn.BatchNorm2d(4)), dtype=DOUBLE)
+    unlike, alike = 3 * randn(32, 4, 1, 1, dtype=DOUBLE), 3 * randn(1, 4, 1, 1, seed=1, dtype=DOUBLE)
+    noise = randn(32, 4, 5, 5, seed=2, dtype=DOUBLE)
+    adapted, unguarded = soft(model), soft(model, guard=0)
+    model[0].register_forward_hook(lambda *_: alike + noise)  # what the second layer sees
+    for module in (adapted.model[0], unguarded.model[0]):
+        module.register_forward_hook(lambda *_: alike + noise)
+    got, without_guard, source = adapted(unlike + noise), unguarded(unlike + noise), plain(model, unlike + noise)
+    assert (got - source).abs().mean() < 0.05 * (without_guard - source).abs().mean()
+
+
+def test_windows_of_an_image_count_as_one_for_the_guard():
+    shift = randn(3, 4, seed=1, dtype=DOUBLE)
+    whole, parts = Evidence(), Evidence()
+    for evidence, second in ((whole, shift + 1), (parts, (shift + 1).repeat_interleave(4, 0))):
+        evidence.add(torch.zeros(3))
+        assert evidence.guard(shift, 2) == 1
+        evidence.add(torch.zeros(len(second)))
+        evidence.last = evidence.guard(second, 2)
+    assert whole.last < 1
+    assert close(parts.last, whole.last, 1e-12)
+    assert parts.guard(shift.repeat(2, 1)[:4], 2) == 1  # 4 rows of 3 images
 
 
 def test_windows_of_one_image_need_no_others():

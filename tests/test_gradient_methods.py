@@ -222,6 +222,25 @@ def test_deyo_draws_are_its_own():
     assert first.sort(1).values.equal(torch.arange(16).expand(5, 16))
 
 
+@pytest.mark.parametrize("shuffled", ["reliable", "batch"])
+def test_deyo_measures_lost_probability_with_the_statistics_of_what_it_shuffles(shuffled):
+    batch = images(16)
+    adapted = learning("deyo", seed=3, lr=0.0, entropy_threshold=1.0, shuffled=shuffled)
+    adapted(batch)
+    reliable = adapted.reliable
+    assert 0 < reliable.sum() < 16
+    part = batch if shuffled == "batch" else batch[reliable]
+    tbn = findtta.adapt(filled(TinyNet()), "tbn")
+    permutations = learning("deyo", seed=3).draw_permutations(len(part))
+    changed = tbn(shuffle_patches(part, permutations, 4)).softmax(1)
+    original = tbn(batch).softmax(1)
+    kept = changed[reliable] if shuffled == "batch" else changed
+    expected = [
+        before.max() - after[before.argmax()] for before, after in zip(original[reliable], kept, strict=True)
+    ]
+    assert torch.allclose(adapted.plpd, torch.stack(expected), atol=1e-6)
+
+
 def test_deyo_refuses_what_has_no_patches():
     model = filled(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)))
     with pytest.raises(InputError, match=r"\(batch, channels, height, width\)"):
@@ -543,6 +562,21 @@ def test_the_preset_of_the_paper(method):
     assert (options.preset, options.optimizer, options.lr, options.momentum) == ("paper", "sgd", 1e-4, 0.9)
     assert options.weight_decay == 0
     assert options.nesterov == (method != "sar")
+
+
+def test_presets_after_the_code_of_the_authors_of_find():
+    for classes in (10, 100, 1000):
+        deyo = findtta.adapt(Head(classes), "deyo").options
+        assert (deyo.plpd_threshold, deyo.shuffled) == (0.3, "batch")
+    assert findtta.adapt(Head(10), "deyo", preset="official").options.shuffled == "reliable"
+    for preset, alpha in (("paper", 0.6), ("official", 0.1)):
+        model, batch = Head(10), images()
+        preset_model = findtta.adapt(model, "alpha-bn", preset=preset)
+        assert preset_model.options.alpha == alpha
+        assert preset_model(batch).equal(findtta.adapt(model, "alpha-bn", alpha=alpha)(batch))
+        assert findtta.adapt(model, "alpha-bn", preset=preset, alpha=0.0).options.alpha == 0
+    assert findtta.adapt(Head(10), "alpha-bn").options.preset == "paper"
+    assert "preset official: alpha=0.1" in str(findtta.methods()["alpha-bn"])
 
 
 @pytest.mark.parametrize(

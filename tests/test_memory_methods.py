@@ -240,9 +240,12 @@ def test_presets():
     assert (paper.optimizer, paper.lr, paper.nesterov, paper.schedule) == ("sgd", 1e-4, True, "batch")
     assert (official.optimizer, official.lr, official.weight_decay) == ("adam", 1e-4, 5e-4)
     assert options("note", preset="official", weight_decay=0.0).weight_decay == 0
-    assert (options("rotta", preset="official").optimizer, options("rotta", preset="official").lr) == (
-        "adam",
-        1e-3,
+    rottas = [options("rotta", preset=preset) for preset in ("paper", "official")]
+    assert [(rotta.optimizer, rotta.lr) for rotta in rottas] == [("adam", 1e-4), ("adam", 1e-3)]
+    assert (options("vida").optimizer, options("vida").lr_branches, options("vida").threshold) == (
+        "sgd",
+        1e-5,
+        0.2,
     )
     vida = options("vida", preset="official")
     assert (vida.optimizer, vida.lr, vida.lr_branches, vida.threshold) == ("adam", 1e-4, 1e-5, 0.05)

@@ -58,7 +58,16 @@ def test_every_exported_name_exists_and_is_documented(module):
 
 @pytest.mark.parametrize(
     "name",
-    ["functional.partition", "options", "api", "registry", "inspection", "partitioners.base", "data.open"],
+    [
+        "functional.partition",
+        "options",
+        "api",
+        "registry",
+        "inspection",
+        "partitioners.base",
+        "data.open",
+        "conformance",
+    ],
 )
 def test_examples_in_the_documentation_run(name):
     import_module(f"findtta.{name}")

@@ -10,7 +10,10 @@ __version__ = "0.2.0.dev0"
 _HOME = {
     "Adapted": "findtta.algorithms.base",
     "AdaptiveNorm": "findtta.layers.adaptive",
+    "Cost": "findtta.algorithms.base",
     "FindTTAError": "findtta.errors",
+    "GradientAdapted": "findtta.algorithms.learning",
+    "GradientOptions": "findtta.algorithms.presets",
     "Options": "findtta.options",
     "adapt": "findtta.api",
     "inspect": "findtta.inspection",
@@ -21,7 +24,9 @@ _HOME = {
 
 if TYPE_CHECKING:
     from findtta import functional
-    from findtta.algorithms.base import Adapted
+    from findtta.algorithms.base import Adapted, Cost
+    from findtta.algorithms.learning import GradientAdapted
+    from findtta.algorithms.presets import GradientOptions
     from findtta.api import adapt, unwrap
     from findtta.errors import FindTTAError
     from findtta.inspection import inspect
@@ -47,7 +52,10 @@ def __dir__() -> list[str]:
 __all__ = [
     "Adapted",
     "AdaptiveNorm",
+    "Cost",
     "FindTTAError",
+    "GradientAdapted",
+    "GradientOptions",
     "Options",
     "adapt",
     "functional",

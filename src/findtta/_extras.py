@@ -20,9 +20,14 @@ def installed(module: str) -> bool:
 
 def require(module: str, extra: str, purpose: str) -> Any:
     """Import an optional dependency, or raise an error that names its purpose and how to install its extra."""
+    require_installed(module, extra, purpose)
+    return importlib.import_module(module)
+
+
+def require_installed(module: str, extra: str, purpose: str) -> None:
+    """Raise the error of ``require`` without importing anything."""
     if not installed(module):
         raise MissingExtraError(f"{purpose} needs the {extra!r} extra: {install_command(extra)}")
-    return importlib.import_module(module)
 
 
 def install_command(extra: str) -> str:

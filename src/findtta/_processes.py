@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 
 
 def usable_cores() -> int:
@@ -31,6 +32,15 @@ def torch_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def how_ended(process: BaseProcess) -> str:
+    """Say how a process that is over ended, for errors."""
+    code = process.exitcode
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
 
 
 @contextlib.contextmanager

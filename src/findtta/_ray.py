@@ -17,13 +17,13 @@ from findtta._processes import environment, ignore_sigint
 from findtta.errors import OptionError, first_line
 
 
-def start_ray(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Any:
+def start_ray(address: str | None, *, num_cpus: int, **local: Any) -> Any:
     """Join the Ray cluster at an address or at ``$RAY_ADDRESS``, or else start Ray here; returns ``ray``.
 
-    ``num_cpus`` and what follows are arguments of ``ray.init`` for a local Ray; ``extra`` is named if Ray is not
-    installed. Raises ``OptionError`` if Ray cannot be started or joined.
+    ``num_cpus`` and what follows are arguments of ``ray.init`` for a local Ray. Raises ``OptionError`` if Ray
+    cannot be started or joined.
     """
-    ray = require("ray", extra, "running on Ray")
+    ray = require("ray", "ray", "running on Ray")
     address = address or os.environ.get("RAY_ADDRESS")
     # Without an address Ray would join whatever cluster runs on this machine.
     options: dict[str, Any] = {"address": address}
@@ -52,13 +52,13 @@ def require_gpus(ray: Any, count: int) -> None:
 
 
 @contextlib.contextmanager
-def ray_session(address: str | None, *, num_cpus: int, extra: str = "ray", **local: Any) -> Iterator[Any]:
+def ray_session(address: str | None, *, num_cpus: int, **local: Any) -> Iterator[Any]:
     """Use the Ray that this process has joined already, or else one that is joined or started for the block."""
-    ray = require("ray", extra, "running on Ray")
+    ray = require("ray", "ray", "running on Ray")
     if ray.is_initialized():
         yield ray
         return
-    start_ray(address, num_cpus=num_cpus, extra=extra, **local)
+    start_ray(address, num_cpus=num_cpus, **local)
     try:
         yield ray
     finally:

@@ -25,7 +25,7 @@ def adapt(
 
     Args:
         model: Any torch model with BatchNorm layers. It is copied, and never changed.
-        method: Name of a method (see :func:`findtta.methods`), or a subclass of ``Adapted``.
+        method: Name of a method (see :func:`findtta.methods`), ``"file.py:NAME"``, or a subclass of ``Adapted``.
         inplace: Change ``model`` itself instead of a copy; :func:`unwrap` undoes it.
         reuse_buffers: Let layers write over inputs that a trace of the model proves nothing else
             reads: faster, and the same result. Turn it off if you change how the model's forward

@@ -3,19 +3,22 @@
 Everything comes with the package: drawn shapes, their corruptions and a model trained on clean ones.
 """
 
+import dataclasses
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import findtta
+from findtta.bench.comparison import Comparison, compare
 from findtta.bench.evaluate import interleaved_ratios
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Serial, Watch, ignore
 from findtta.bench.plan import Planner, RunSpec
 from findtta.bench.result import Result
 from findtta.bench.store import Store
-from findtta.tables import render
+from findtta.intervals import interval
+from findtta.tables import Cell, Column, Row
 
 METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star", "find-soft")
 STREAMS = {
@@ -39,39 +42,42 @@ class Outcome:
         """Return the accuracy of a method on a stream, in per cent."""
         return self.results[method, stream].accuracy
 
-    def table(self) -> str:
-        """Return the accuracies as a table; the best of each stream has a star."""
-        best = {stream: max(METHODS, key=lambda name: self.accuracy(name, stream)) for stream in STREAMS}
-        rows = []
-        for method in METHODS:
-            cells = [f"{self.accuracy(method, stream):.1f}{' *'[best[stream] == method]}" for stream in STREAMS]
-            rows.append((method, *cells, f"{self.ratios[method]:.2f}x"))
-        return render(("method", *STREAMS, "time per batch"), rows)
+    def table(self) -> Comparison:
+        """Return the accuracies as a table with intervals, and the time per batch as its last column."""
+        (table,) = compare(self.results.values())
+        columns = [dataclasses.replace(column, decimals=1) for column in table.columns]
+        times = Column(title="time per batch", kind="text")
+        rows = [
+            Row(row.titles, (*row.cells, Cell(text=f"{self.ratios[row.titles[0]]:.2f}x"))) for row in table.rows
+        ]
+        return dataclasses.replace(table, columns=(*columns, times), rows=tuple(rows))
 
     def sentences(self) -> str:
         """Describe the table in words, from its own numbers."""
-        over_source, over_tbn = (
-            {stream: self.accuracy("find", stream) - self.accuracy(other, stream) for stream in STREAMS}
-            for other in ("source", "tbn")
-        )
         mixed = (
-            "Where corruptions are mixed (crossmix), the accuracy of FIND differs by "
-            f"{over_source['crossmix']:+.1f} points from the source model's, and by {over_tbn['crossmix']:+.1f} "
-            "points from that of statistics over the whole batch (tbn), which fit none of the corruptions."
+            f"Where corruptions are mixed (crossmix), FIND differs by {self._gain('source', 'crossmix')} points "
+            f"from the source model, and by {self._gain('tbn', 'crossmix')} from statistics of the whole batch "
+            "(tbn), which fit none of the corruptions."
         )
-        ahead = "tbn, which is made for this, is ahead by" if over_tbn["static"] < 0 else "FIND is ahead of tbn by"
-        static = f"With one corruption at a time (static), {ahead} {abs(over_tbn['static']):.1f} points."
+        static = f"With one corruption at a time (static), it differs by {self._gain('tbn', 'static')} from tbn."
         wild = (
-            f"With few classes in a batch (wild), FIND differs from tbn by {over_tbn['wild']:+.1f} points and "
-            f"from the source model by {over_source['wild']:+.1f}."
+            f"With few classes in a batch (wild), it differs by {self._gain('tbn', 'wild')} from tbn and by "
+            f"{self._gain('source', 'wild')} from the source model."
         )
         return "\n".join(textwrap.fill(sentence, 100) for sentence in (mixed, static, wild))
+
+    def _gain(self, other: str, stream: str) -> str:
+        """Return how far FIND is above another method, with the interval."""
+        own, others = self.results["find", stream].scores, self.results[other, stream].scores
+        paired = own.minus(others)
+        assert paired is not None, "both saw the same stream"
+        return interval([paired]).text()
 
 
 def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ignore) -> Outcome:
     """Run the methods on the streams, with some images per corruption; what is stored already is not run again."""
     planner = Planner()
-    shared: dict[str, Any] = {"seed": seed, "data_options": {"count": images}, "images": None}
+    shared: dict[str, Any] = {"seed": seed, "images": images}
     specs = [RunSpec(method=method, stream=stream, **shared) for stream in STREAMS for method in METHODS]
     planned = schedule(specs, store, planner, retry_failed=True)
     for _ in planned.run(Serial(planner, raise_errors=True), watch):

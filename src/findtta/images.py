@@ -11,21 +11,38 @@ import math
 import stat
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from findtta.errors import InputError, OptionError
 from findtta.options import Count, Options, require_int
 
+if TYPE_CHECKING:
+    import torch
+
 Pixels = NDArray[np.uint8]
+Triple = tuple[float, float, float]
+
+#: Mean and standard deviation of the RGB channels, by the dataset they were measured on.
+NORMALIZATIONS: Mapping[str, tuple[Triple, Triple]] = {
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "half": ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+    # The standard deviations are too small by a fifth, as in most published CIFAR-10 checkpoints.
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    # Colour means only, on the 0..255 scale, with R and B in RGB order.
+    "caffe": ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255)),
+}
+#: How a normalization can be given, for help texts and errors.
+NORMALIZATION = f"{', '.join(NORMALIZATIONS)}, or MEAN/STD such as 0.5,0.5,0.5/0.25,0.25,0.25"
 
 #: What is read. Pillow knows many more formats, and each is more code that an attacker may reach.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -357,6 +374,8 @@ def to_input(images: NDArray[np.uint8], device: torch.device | str = "cpu") -> t
 
     The batch keeps the order of the bytes (channels last), in which convolutions are fastest.
     """
+    import torch  # here, since the HTTP side of the server reads images without it
+
     # Arrays from another process may be read-only, which torch warns about.
     writable = np.require(images, requirements=("C", "W"))
     return torch.from_numpy(writable).to(device).permute(0, 3, 1, 2).float().div_(255)

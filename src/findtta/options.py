@@ -6,6 +6,7 @@ An option is a dataclass field that carries its meaning, from which method pages
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,6 +14,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from findtta.errors import OptionError, UnknownNameError, close_matches, first_line
+
+#: What a model can be named by, for help texts.
+MODEL_NAMES = (
+    "a shipped model, an architecture or timm:NAME with weights, a .safetensors file, or file.py:CALLABLE"
+)
 
 
 def option(default: Any, meaning: str, **flag: Any) -> Any:
@@ -154,12 +160,12 @@ def split_list(text: str) -> list[str]:
     """Split a list at its commas, except those between the settings of one entry.
 
     Example:
-        >>> split_list("crossmix,wild:delta=0.01,variant=paper,static")
-        ['crossmix', 'wild:delta=0.01,variant=paper', 'static']
+        >>> split_list("crossmix,wild:delta=0.01,variant=paper,mine.py:Bursts:length=3")
+        ['crossmix', 'wild:delta=0.01,variant=paper', 'mine.py:Bursts:length=3']
     """
     entries: list[str] = []
     for part in (part.strip() for part in text.split(",")):
-        if entries and ":" in entries[-1] and "=" in part and ":" not in part:
+        if entries and "=" in entries[-1].partition(":")[2] and re.match(r"[\w-]+\s*=", part):
             entries[-1] += f",{part}"
         elif part:
             entries.append(part)

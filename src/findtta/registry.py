@@ -1,23 +1,14 @@
-"""The one list of methods: those of this package, and those other packages bring.
-
-A third-party package adds a method with an entry point in the group ``findtta.methods``, whose
-value names a subclass of :class:`findtta.Adapted`.
-"""
+"""The one list of methods: those of this package, and those of other packages and files."""
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from pkgutil import resolve_name
 from typing import Any
 
 from findtta.algorithms.base import Adapted, Cost
-from findtta.errors import FindTTAError
-from findtta.options import Options, make_options, require_known
+from findtta.options import Options, make_options
+from findtta.plugins import Kind
 from findtta.tables import render
-
-ENTRY_POINT_GROUP = "findtta.methods"
 
 # Imported only when used.
 BUILT_IN: dict[str, str] = {
@@ -36,6 +27,13 @@ BUILT_IN: dict[str, str] = {
     "find-star": "findtta.algorithms.find_star:FINDStar",
     "find-soft": "findtta.algorithms.find_soft:FINDSoft",
 }
+METHOD = Kind(
+    "method",
+    BUILT_IN,
+    "a subclass of findtta.Adapted",
+    lambda found: isinstance(found, type) and issubclass(found, Adapted),
+    declares=("name", "summary", "citation"),
+)
 
 _PROPERTIES = ("stateful", "needs_grad", "batch_dependent", "exportable")
 
@@ -104,21 +102,12 @@ def methods() -> Catalogue:
         >>> "find" in methods()
         True
     """
-    catalogue = Catalogue()
-    for name in method_names():
-        try:
-            catalogue[name] = describe(load_method(name))
-        except Exception as error:
-            if name in BUILT_IN:
-                raise
-            # A broken package of a third party must not hide all other methods.
-            warnings.warn(f"method {name!r} of another package cannot be loaded: {error}", stacklevel=2)
-    return catalogue
+    return Catalogue({name: describe(method) for name, method in METHOD.available().items()})
 
 
 def method_names() -> list[str]:
     """Names of all methods, without importing them."""
-    return list(_sources())
+    return METHOD.names()
 
 
 def describe(method: type[Adapted]) -> MethodInfo:
@@ -131,22 +120,11 @@ def describe(method: type[Adapted]) -> MethodInfo:
 
 
 def load_method(name: str) -> type[Adapted]:
-    """Import the class of a method by its name."""
-    sources = BUILT_IN if name in BUILT_IN else _sources()
-    require_known("method", name, sources)
-    method = resolve_name(sources[name])
-    if not (isinstance(method, type) and issubclass(method, Adapted)):
-        raise FindTTAError(
-            f"method {name!r} must name a subclass of findtta.Adapted, but {sources[name]} is {method!r}."
-        )
+    """Import the class of a method by its name, which may be ``file.py:NAME``."""
+    method: type[Adapted] = METHOD.load(name)
     return method
 
 
 def build_options(method: type[Adapted], given: Mapping[str, Any]) -> Options:
     """Make the method's options from keyword arguments, refusing names it does not have."""
     return make_options(f"method {method.name!r}", method.options_type, given)
-
-
-def _sources() -> dict[str, str]:
-    third_party = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return third_party | BUILT_IN  # a built-in name always means the built-in method

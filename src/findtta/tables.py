@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from tabulate import LATEX_ESCAPE_RULES, tabulate
 
+from findtta.intervals import Interval, Scores, interval
+
 EMPTY = "-"
 BEST = "*"
 _NUMBER = re.compile(r"[-+]?[\d.,]+( ± [\d.]+)?")
 
-ColumnKind = Literal["compared", "ours", "paper", "text"]
+ColumnKind = Literal["compared", "ours", "paper", "signed", "text"]
 
 
 def render(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -74,7 +76,9 @@ class Cell:
     paper: float | None = None  # the paper's number, if it has one here
     spread: float | None = None  # what the paper prints after a plus-minus sign
     text: str = ""  # shown in place of our number, such as ``"failed"``, or in a column of texts
-    best: bool = False  # whether it is marked as the best of those it competes with
+    best: bool = False  # whether it is marked: it is better than all others, as far as intervals tell
+    margin: float | None = None  # of our number: half of the width of its 95% interval, clustered by image
+    scores: Mapping[int, Scores] = field(default_factory=dict, repr=False)  # those behind an accuracy of each seed
     failed: tuple[int, ...] = ()  # the seeds whose runs failed
     digests: Mapping[int, str] = field(default_factory=dict)  # the run behind the number of each seed
 
@@ -94,14 +98,59 @@ class Cell:
         """Our number minus the paper's."""
         return None if self.mean is None or self.paper is None else self.mean - self.paper
 
+    @property
+    def uncertainty(self) -> float | None:
+        """What is shown after a plus-minus sign: the margin, or the standard deviation of what has none."""
+        shown = self.std if self.margin is None or self.mean is None else self.margin + 0 * self.mean
+        return shown if shown is not None and math.isfinite(shown) else None
+
+    def minus(self, other: "Cell") -> "Cell":
+        """Return by how much this accuracy is ahead of another, paired by seed and sample, with its margin."""
+        seeds = [seed for seed in self.values if seed in other.values]
+        paired = {
+            seed: pair
+            for seed in seeds
+            if seed in self.scores and seed in other.scores
+            if (pair := self.scores[seed].minus(other.scores[seed])) is not None
+        }
+        return Cell(
+            values={seed: self.values[seed] - other.values[seed] for seed in seeds},
+            text=self.text or other.text,
+            margin=interval(paired.values()).margin if paired and len(paired) == len(seeds) else None,
+            scores=paired,
+        )
+
+    @classmethod
+    def average(cls, cells: Iterable["Cell"], **fields: Any) -> "Cell":
+        """Return the mean of several accuracies for each seed that all of them have."""
+        cells = list(cells)
+        seeds = sorted(set.intersection(*(set(cell.values) for cell in cells))) if cells else []
+        scores = {
+            seed: Scores.join([cell.scores[seed] for cell in cells])
+            for seed in seeds
+            if all(seed in cell.scores for cell in cells)
+        }
+        return cls(
+            values={seed: statistics.fmean(cell.values[seed] for cell in cells) for seed in seeds},
+            margin=interval(scores.values()).margin if scores else None,
+            scores=scores,
+            **fields,
+        )
+
     def ours_text(self, decimals: int, seeds: int | None = None) -> str:
-        """Return our number with its standard deviation; if seeds are expected, say how many are missing."""
+        """Return our number with its uncertainty; if seeds are expected, say how many are missing."""
         if self.mean is None:
             return self.text or ("failed" if self.failed else EMPTY)
-        std = "" if self.std is None else f" ± {self.std:.{decimals}f}"
+        std = "" if self.uncertainty is None else f" ± {self.uncertainty:.{decimals}f}"
         missing = f" ({len(self.values)} of {seeds} seeds)" if seeds and len(self.values) < seeds else ""
         partly = f" (partly {self.text})" if self.text else ""
         return f"{self.mean:.{decimals}f}{std}{BEST if self.best else ''}{missing}{partly}"
+
+    def signed_text(self, decimals: int) -> str:
+        """Return our number as a difference with its interval, such as ``"+1.9 [0.4, 3.4]"``."""
+        if self.mean is None:
+            return self.text or EMPTY
+        return Interval(self.mean, math.inf if self.margin is None else self.margin).text(decimals)
 
     def paper_text(self, decimals: int) -> str:
         """Return the paper's number."""
@@ -111,14 +160,16 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cell as plain values that JSON can write."""
-        plain = asdict(self) | {"mean": self.mean, "std": self.std, "difference": self.difference}
-        del plain["digests"]
-        return plain
+        fields = {name: value for name, value in vars(self).items() if name not in ("digests", "scores")}
+        return fields | {"mean": self.mean, "std": self.std, "difference": self.difference}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column; one that is ``"compared"`` is shown as three: paper, ours, difference."""
+    """A column; one that is ``"compared"`` is shown as three: paper, ours, difference.
+
+    A ``"signed"`` one has differences, each with its interval.
+    """
 
     title: str  # its heading
     kind: ColumnKind = "ours"  # which of a cell's numbers it shows
@@ -175,6 +226,8 @@ class Table:
                 signed = tuple(EMPTY if by is None else f"{by:+.{column.decimals}f}" for by in differences)
                 parts = {"paper": paper, "ours": ours, "difference": signed}
                 shown += [Shown(title, texts, over=column.title) for title, texts in parts.items()]
+            elif column.kind == "signed":
+                shown.append(Shown(column.title, tuple(cell.signed_text(column.decimals) for cell in cells)))
             elif column.kind == "text":
                 shown.append(Shown(column.title, tuple(cell.text or EMPTY for cell in cells), numeric=False))
             else:
@@ -219,7 +272,7 @@ class Table:
         rows = [
             {"titles": row.titles, "cells": [cell and cell.to_dict() for cell in row.cells]} for row in self.rows
         ]
-        return asdict(self) | {"rows": rows}
+        return vars(self) | {"columns": [asdict(column) for column in self.columns], "rows": rows}
 
     def _cells(self, shown: Sequence[Shown]) -> list[list[str]]:
         return [[column.texts[index] for column in shown] for index in range(len(self.rows))]

@@ -205,7 +205,7 @@ def test_every_preset_says_what_it_is_for_and_can_be_expanded():
 def test_the_preset_of_methods_has_them_all():
     specs = expand(find("methods"))
     assert {spec.method for spec in specs} == set(findtta.methods())
-    assert {spec.stream for spec in specs} == {"crossmix", "random", "shuffle", "static"}
+    assert {spec.stream for spec in specs} == {"crossmix", "random:variant=paper", "shuffle", "static"}
 
 
 def test_the_quick_preset_computes_no_gradients():

@@ -196,7 +196,7 @@ def test_an_error_in_a_thread_comes_up(monkeypatch):
             raise RuntimeError("broken at two")
         return images
 
-    monkeypatch.setattr(corruptions, "CORRUPTIONS", {"fog": breaks_at_two})
+    monkeypatch.setitem(CORRUPTIONS, "fog", breaks_at_two)
     monkeypatch.setattr(corruptions, "ELEMENTS_AT_ONCE", 32 * 32 * 3)
     with pytest.raises(RuntimeError, match="broken at two"):
         corrupt(GOOD[:1] + np.arange(4, dtype=np.uint8)[:, None, None, None], "fog", threads=2)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 import reference
 from findtta.functional import (
     batch_moments,
+    class_guard,
+    common_share,
     drift_gate,
     gaussian_kl,
     in_source_units,
@@ -262,3 +264,60 @@ def test_weights_have_the_dtype_of_the_moments(dtype):
     assert weights.dtype == dtype
     assert all(values.dtype == dtype for values in weighted_moments(*pair, weights))
     assert same_bits(weights, soft_neighbours(*pair, 0.2))
+
+
+def shifts(count, seed=0):
+    """Shifts of samples that have a part in common."""
+    return randn(1, 5, seed=seed, dtype=torch.float64) + randn(count, 5, seed=seed + 1, dtype=torch.float64)
+
+
+@given(COUNTS, SEEDS)
+def test_the_common_share_equals_the_reference(count, seed):
+    share, samples = common_share(shifts(count, seed))
+    assert share.item() == pytest.approx(reference.common_share(shifts(count, seed).tolist()), abs=1e-9)
+    assert samples.item() == count
+
+
+@given(st.integers(2, 12), SEEDS, st.floats(-9, 9))
+def test_the_common_share_does_not_see_the_order_a_scale_or_a_shift_of_all_channels(count, seed, offset):
+    shift = shifts(count, seed)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    got, want = common_share(3 * shift[order] + offset)[0], common_share(shift)[0]
+    assert close(got, want, 1e-9)
+
+
+def test_the_common_share_of_equal_opposite_and_single_samples():
+    one = shifts(1)
+    assert common_share(one.expand(6, 5))[0].item() == pytest.approx(1)
+    assert common_share(torch.cat([one, -one]))[0].item() == pytest.approx(-1)
+    assert common_share(one)[0].item() == pytest.approx(0, abs=1e-9)
+    assert common_share(torch.zeros(3, 5))[0] <= 0
+
+
+@given(st.integers(2, 10), SEEDS)
+def test_poisoned_samples_have_no_part_in_the_common_share(count, seed):
+    shift = shifts(count, seed)
+    share, samples = common_share(shift.index_fill(0, torch.tensor([1]), math.nan))
+    assert share.item() == pytest.approx(common_share(without(shift, 1))[0].item(), abs=1e-12)
+    assert samples.item() == count - 1
+
+
+SHARES_OF_LAYERS = st.floats(-0.3, 1)
+
+
+@given(SHARES_OF_LAYERS, st.lists(SHARES_OF_LAYERS, min_size=1, max_size=4), COUNTS, st.floats(0.05, 1))
+def test_the_guard_equals_the_reference(share, earlier, count, depth):
+    tensors = (torch.tensor(value, dtype=torch.float64) for value in (share, sum(earlier) / len(earlier)))
+    got = class_guard(*tensors, torch.tensor(count, dtype=torch.float64), depth).item()
+    assert got == pytest.approx(reference.class_guard(share, earlier, count, depth), abs=1e-9)
+
+
+def test_the_guard_tells_a_class_from_drift():
+    def guard(share, earlier, depth=1.0, count=64):
+        return class_guard(torch.tensor(share), torch.tensor(earlier), torch.tensor(count), depth).item()
+
+    assert guard(0.25, 0.25) < 0.01  # in common in the last layer, though not before: a class
+    assert guard(0.1, 0.5) > 0.9  # in common all the way: drift
+    assert guard(0.01, 0.2) > 0.95  # nothing in common
+    assert guard(0.25, 0.25, depth=0.7) > 0.95  # no layer that knows classes
+    assert guard(0.1, 0.1, count=2) > 0.95  # chance

@@ -14,6 +14,7 @@ from findtta.paper.context import Context, Setup
 from findtta.paper.items import Item
 from findtta.paper.study import Probe, Results
 from findtta.streams import parse
+from made_results import samples_of
 from nets import filled
 
 HERE = str(Path(__file__))
@@ -89,6 +90,8 @@ def made(spec: RunSpec, accuracy: float = 50.0, **changes: Any) -> Result:
             "batches": 100,
             "batch_size": spec.batch_size,
             "samples": 6400,
+            "domains_per_batch": 14.8,
+            "classes_per_batch": 10.0,
             "digest": digest([spec.stream, spec.seed]),
         },
         "seed": spec.seed,
@@ -101,6 +104,7 @@ def made(spec: RunSpec, accuracy: float = 50.0, **changes: Any) -> Result:
         "config": config,
         "metrics": {"accuracy": accuracy},
         "per_round": [accuracy + rounds - 1 - 2 * number for number in range(rounds)],
+        "samples": samples_of(6400, len(domains), accuracy),
         "layers": [{"groups_mean": 4.0}, {"groups_mean": None}, {"groups_mean": 8.0}],
         "environment": {"system": "Linux x86_64", "torch": "2.13.0"},
     }

@@ -51,6 +51,7 @@ DOCUMENT = Document(
                 "weights": "0123456789abcdef",
             }
         ],
+        "compositions": {"crossmix": "10 samples"},
         "streams": [{}, {}],
         "runs": ["a"],
         "readings": [],
@@ -72,6 +73,7 @@ made from:
 - findtta 1.2.3; seeds 0, 1; batches of 64; cpu
 - shapes-c (generated) (identity feed) for cifar10-c: 1,000 images in each of 15 domains; net,
   weights 0123456789ab
+- crossmix: 10 samples
 - runs: 1, streams: 2, readings: 0
 - command: findtta paper table1"""
 
@@ -89,6 +91,7 @@ Made from:
 
 - findtta 1.2.3; seeds 0, 1; batches of 64; cpu
 - shapes-c (generated) (identity feed) for cifar10-c: 1,000 images in each of 15 domains; net, weights 0123456789ab
+- crossmix: 10 samples
 - runs: 1, streams: 2, readings: 0
 - command: findtta paper table1
 """
@@ -98,6 +101,7 @@ COMMENTS = r"""% Table 1: 50% & more
 % One seed; the paper has 3.
 % findtta 1.2.3; seeds 0, 1; batches of 64; cpu
 % shapes-c (generated) (identity feed) for cifar10-c: 1,000 images in each of 15 domains; net, weights 0123456789ab
+% crossmix: 10 samples
 % runs: 1, streams: 2, readings: 0
 % command: findtta paper table1
 

@@ -16,6 +16,7 @@ from PIL import Image
 from findtta.bench import Planner
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES, domain_name
+from findtta.intervals import interval
 from findtta.paper import items, numbers
 from findtta.paper.context import Context
 from findtta.paper.document import picture
@@ -259,16 +260,18 @@ def test_what_is_stored_is_what_is_drawn(id):
                 assert list(stored["y"]) in heights
 
 
-def test_points_are_means_over_seeds_with_their_deviation():
+def test_points_are_means_over_seeds_with_their_intervals():
     item, context = load("batch-size"), Context(methods=("find",))
     (panel,) = panels_of(
-        item.document(context, made_results(item, context, lambda spec: spec.batch_size + spec.seed))
+        item.document(context, made_results(item, context, lambda spec: spec.batch_size / 4 + spec.seed))
     )
     (found,) = panel["series"]
     assert found["name"] == "FIND"
     assert found["x"] == [1, 4, 16, 64, 256]
-    assert found["y"] == [2.0, 5.0, 17.0, 65.0, 257.0]
-    assert found["spread"] == [1.0] * 5
+    assert found["y"] == [1.25, 2.0, 5.0, 17.0, 65.0]
+    made_of = [spec for spec in specs_of(item, context) if spec.batch_size == 16]
+    margin = interval([made(spec, 4 + spec.seed).scores for spec in made_of]).margin
+    assert found["spread"][2] == margin > 0
 
 
 def test_what_is_missing_is_left_out_of_a_line():

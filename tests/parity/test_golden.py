@@ -122,6 +122,7 @@ def test_deyo(recording):
         entropy_margin=recording.hp["ent0"],
         plpd_threshold=recording.hp["plpd_threshold"],
         patches_per_side=recording.hp["patch_len"],
+        shuffled="reliable",
     )
     drawn = torch.from_numpy(recording["perm"]).long()
     batch = 0

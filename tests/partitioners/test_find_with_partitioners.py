@@ -155,9 +155,9 @@ def test_unknown_names_are_refused_when_the_model_is_adapted():
         adapt(tiny(), partitioner="randm")
     with pytest.raises(UnknownNameError, match=r"'random' has no option 'sed'\. Did you mean 'seed'"):
         adapt(tiny(), "find-star", partitioner="random", partitioner_options={"sed": 1})
-    with pytest.raises(OptionError, match="must be a name or a function of features, got 7"):
+    with pytest.raises(OptionError, match=r"must be a name, file\.py:NAME or a function of features, got 7"):
         adapt(tiny(), partitioner=7)
-    with pytest.raises(OptionError, match="must be a name or a function"):
+    with pytest.raises(OptionError, match="or a function of features"):
         adapt(tiny(), partitioner=nn.Identity)
 
 

@@ -111,14 +111,26 @@ def test_a_page_survives_being_stored_and_read():
     assert page([Result.from_json(result.to_json()) for result in results]) == page(results)
 
 
-def test_cells_are_means_and_deviations_over_seeds():
+def test_cells_are_means_over_seeds_with_intervals():
     results = [run("find", seed=seed, accuracy=value) for seed, value in enumerate((60.0, 62.0))]
     results += [run("tbn", seed=seed, accuracy=50.0) for seed in range(2)]
     results += [run("find", stream="random", seed=seed, accuracy=81.0) for seed in range(2)]
-    table = parse(page(results)).all("table")[0]
-    assert table.row("find") == ["find", "61.00 ±\xa01.41 best", "81.00 ±\xa00.00", "71.00"]
-    assert table.row("tbn") == ["tbn", "50.00 ±\xa00.00", ABSENT, ABSENT]
-    assert "mean ± standard deviation over 2 seeds" in table.one("caption").text
+    found = parse(page(results))
+    table = found.all("table")[0]
+    assert table.row("find") == ["find", "61.00 ±\xa00.55 best", "81.00 ±\xa00.44", "71.00"]
+    assert table.row("tbn") == ["tbn", "50.00 ±\xa00.56", ABSENT, ABSENT]
+    assert "mean over seeds 0, 1 ± half of the 95% interval (clustered by image)" in table.one("caption").text
+    assert "in 469 batches of 64" in found.one("section", class_="setting").text
+
+
+def test_differences_from_the_source_model_have_a_panel():
+    results = [run(method, accuracy=value) for method, value in (("source", 50.0), ("find", 61.0), ("tbn", 45.0))]
+    found = parse(page([*results, run("find", stream="random", accuracy=70.0)]))
+    (panel,) = [panel for panel in found.all("div", class_="panel") if "Points above source" in panel.text]
+    row = panel.one("table").row("find")
+    assert re.fullmatch(r"\+11\.0 \[1\d\.\d, 1\d\.\d\]", row[1])
+    assert row[2] == ABSENT
+    assert panel.one("table").row("tbn")[1].startswith("\N{MINUS SIGN}5.0 [\N{MINUS SIGN}")
 
 
 def test_a_missing_seed_is_said_and_takes_part_in_no_mean(whole):
@@ -156,7 +168,7 @@ def test_runs_that_cannot_be_compared_are_never_in_one_table(other):
 def test_repeated_runs_with_other_versions_are_no_second_seed():
     results = [run(accuracy=50.0, started=1.0), run(accuracy=60.0, version="0.2.0", started=2.0)]
     found = parse(page(results))
-    assert found.all("table")[0].row("find") == ["find", "60.00"]
+    assert found.all("table")[0].row("find") == ["find", "60.00 ±\xa00.55"]
     assert "1 older or failed repetitions" in found.one("section", class_="setting").text
     assert "All runs (2)" in found.one("section", id="runs").text
 

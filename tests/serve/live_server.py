@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from findtta.serve.embedded import PROCESS_NAME
+
 START_S = 180
 _START = "import sys; from findtta.cli.main import main; sys.exit(main())"
 
@@ -18,7 +20,6 @@ _START = "import sys; from findtta.cli.main import main; sys.exit(main())"
 @dataclass
 class LiveServer:
     url: str
-    ray_address: str
     process: subprocess.Popen[str]
 
     def replicas(self) -> list[int]:
@@ -26,7 +27,7 @@ class LiveServer:
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "ServeReplica:findtta:Model" in " ".join(child.cmdline()):
+                if child.name() == PROCESS_NAME or "ServeReplica:findtta:Model" in " ".join(child.cmdline()):
                     found.append(child.pid)
         return found
 
@@ -41,6 +42,7 @@ def live_server(*arguments: str, log: Path) -> Iterator[LiveServer]:
             stderr=errors,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # so that a signal can be sent to all of its processes
         )
     assert process.stdout is not None
     watchdog = threading.Timer(START_S, process.kill)
@@ -49,8 +51,7 @@ def live_server(*arguments: str, log: Path) -> Iterator[LiveServer]:
         first = process.stdout.readline()
         assert " serves at http://" in first, log.read_text()
         watchdog.cancel()
-        address = log.read_text().partition("Ray at ")[2].split()
-        yield LiveServer(first.split(" serves at ")[1].strip(), address[0] if address else "", process)
+        yield LiveServer(first.split(" serves at ")[1].strip(), process)
     finally:
         watchdog.cancel()
         if process.poll() is None:

@@ -1,5 +1,6 @@
-"""The HTTP side of the server in a thread, without Ray: nothing here asks replicas."""
+"""The HTTP side of the server in a thread, with no model or one of this process."""
 
+import asyncio
 import threading
 import time
 from contextlib import contextmanager
@@ -12,23 +13,35 @@ from findtta.serve.telemetry import Telemetry
 
 
 class NoModel:
-    healthy = True
+    healthy, failed = True, False
 
     async def predict(self, images):
         raise AssertionError("the page compares; it does not ask for predictions")
 
 
-def app(settings):
+class Here:
+    """Predicts in a thread of this process."""
+
+    healthy, failed = True, False
+
+    def __init__(self, predictor):
+        self._predictor = predictor
+
+    async def predict(self, images):
+        return await asyncio.to_thread(self._predictor, images)
+
+
+def app(settings, engine=None):
     description = Description.of(settings, settings.predictor())
     telemetry = Telemetry(description.layers, description.labels)
-    return Frontend(settings, description, NoModel(), telemetry).app
+    return Frontend(settings, description, engine or NoModel(), telemetry).app
 
 
 @contextmanager
-def serving(settings):
+def serving(settings, engine=None):
     """Serve on a free port of this machine; gives the address."""
     config = uvicorn.Config(
-        app(settings), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off"
+        app(settings, engine), host="127.0.0.1", port=0, log_level="critical", ws="none", lifespan="off"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

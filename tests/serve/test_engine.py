@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ from virtual_time import run as run_virtually
 
 pytest.importorskip("prometheus_client", reason="the 'serve' extra is not installed")
 
-from findtta._ray import Place
 from findtta.predictor import Predictions
 from findtta.serve import Settings
-from findtta.serve.engine import Description, Engine, Replica, Unavailable
+from findtta.serve.engine import Description, Engine, Replica, ReplicaDied, Unavailable
 from findtta.serve.telemetry import Telemetry
 
 IMAGES = np.zeros((1, 2, 2, 3), np.uint8)
@@ -21,12 +21,14 @@ PREDICTIONS = Predictions(np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64
 
 
 class Dies:
-    """Dies a number of times, then predicts."""
+    """A backend whose replicas die a number of times, then predict."""
 
-    def __init__(self, deaths: int, error: type[Exception] = ConnectionError) -> None:
+    ready, failed, place, most_deaths = True, False, "here", math.inf
+
+    def __init__(self, deaths: int, error: type[Exception] = ReplicaDied) -> None:
         self.left, self.error, self.calls = deaths, error, 0
 
-    async def __call__(self, images):
+    async def predict(self, images):
         self.calls += 1
         if self.left > 0:
             self.left -= 1
@@ -34,10 +36,8 @@ class Dies:
         return PREDICTIONS, f"replica {self.calls}"
 
 
-def engine_of(call, telemetry=None):
-    return Engine(
-        call, telemetry or Telemetry((), ()), 10, is_death=lambda error: isinstance(error, ConnectionError)
-    )
+def engine_of(backend, telemetry=None):
+    return Engine(backend, telemetry or Telemetry((), ()), 10)
 
 
 @pytest.mark.parametrize("deaths", [0, 1, 5])
@@ -58,6 +58,16 @@ def test_patience_ends():
     with pytest.raises(Unavailable, match="died"):
         run_virtually(engine_of(model).predict(IMAGES))
     assert 10 <= model.calls <= 20
+
+
+def test_a_batch_over_which_replicas_die_again_and_again_is_given_up():
+    model = Dies(10**6)
+    model.most_deaths = 3
+    asking = engine_of(model)
+    with pytest.raises(Unavailable, match="died"):
+        run_virtually(asking.predict(IMAGES))
+    assert model.calls == 3
+    assert asking.healthy
 
 
 def test_an_error_of_the_model_is_not_tried_again():
@@ -81,8 +91,8 @@ def test_health_is_bad_while_a_batch_is_tried_again():
 
 def test_rays_errors_are_told_apart():
     exceptions = pytest.importorskip("ray.exceptions")
-    pytest.importorskip("ray.serve", reason="the 'serve' extra is not installed")
-    from findtta.serve.engine import is_death
+    pytest.importorskip("ray.serve", reason="the 'ray' extra is not installed")
+    from findtta.serve.on_ray import is_death
 
     assert is_death(exceptions.ActorDiedError())
     assert is_death(exceptions.ActorUnavailableError("away", b"0" * 16))
@@ -95,12 +105,10 @@ def test_a_replica_predicts_as_a_predictor_that_has_seen_no_batch(method):
     before = torch.get_num_threads()
     settings = Settings(method=method, threads=1)
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
-    replicas = [Replica(settings, Place.here()) for _ in range(2)]
-    (predictions, name), (_, other) = (asyncio.run(replica.predict(images)) for replica in replicas)
+    predictions = Replica(settings)(images)
     expected = settings.predictor()(images)
     np.testing.assert_array_equal(predictions.probabilities, expected.probabilities)
     np.testing.assert_array_equal(predictions.groups, expected.groups)
-    assert name != other
     torch.set_num_threads(before)
 
 

@@ -18,6 +18,7 @@ pytest.importorskip("prometheus_client", reason="the 'serve' extra is not instal
 
 pytest.importorskip("python_multipart", reason="the 'serve' extra is not installed")
 
+import findtta
 from findtta.images import Preprocessing
 from findtta.predictor import Predictions
 from findtta.serve import Settings
@@ -64,6 +65,7 @@ class Engine:
 
     predict: Callable[[np.ndarray], Awaitable[Predictions]] = predict
     healthy: bool = True
+    failed: bool = False
 
 
 def frontend_of(settings, engine, description=DESCRIPTION):
@@ -115,6 +117,7 @@ def test_a_prediction_has_everything():
         "model": "made-up",
         "method": "find",
         "batch_size": 1,
+        "batch_id": reply.json()["batch_id"],
     }
 
 
@@ -427,10 +430,12 @@ def test_counters():
 
     lines = with_frontend(use)
     for line in (
-        'findtta_requests_total{path="/v1/predict",status="200"} 2.0',
-        'findtta_requests_total{path="/v1/predict",status="422"} 1.0',
-        'findtta_requests_total{path="other",status="404"} 1.0',
-        "findtta_request_seconds_count 2.0",
+        'findtta_requests_total{route="/v1/predict",status="200"} 2.0',
+        'findtta_requests_total{route="/v1/predict",status="422"} 1.0',
+        'findtta_requests_total{route="other",status="404"} 1.0',
+        'findtta_request_seconds_count{route="/v1/predict"} 3.0',
+        'findtta_request_seconds_bucket{le="7.5",route="/v1/predict"} 3.0',
+        f'findtta_build_info{{version="{findtta.__version__}"}} 1.0',
         'findtta_batch_size_bucket{le="1.0"} 1.0',
         'findtta_batch_size_bucket{le="4.0"} 2.0',
         "findtta_batch_size_sum 4.0",
@@ -475,6 +480,43 @@ def test_drain_answers_what_was_accepted_and_refuses_the_rest():
 def test_health_follows_the_model(healthy, status):
     reply = with_frontend(lambda frontend: ask(frontend.app, "GET", "/healthz"), healthy=healthy)
     assert reply.status_code == status
+
+
+@pytest.mark.parametrize(("failed", "status"), [(False, 200), (True, 503)])
+def test_liveness_is_about_what_only_a_restart_can_help(failed, status):
+    async def main():
+        frontend = frontend_of(SETTINGS, Engine(healthy=False, failed=failed))
+        return await ask(frontend.app, "GET", "/livez")
+
+    assert asyncio.run(main()).status_code == status
+
+
+def test_the_access_log_has_a_line_per_request_with_its_batch():
+    log = io.StringIO()
+
+    async def main():
+        telemetry = Telemetry(DESCRIPTION.layers, LABELS, access_log=log)
+        app = Frontend(SETTINGS, DESCRIPTION, Engine(), telemetry).app
+        requests = [
+            ask(app, "POST", "/v1/predict", png(value), {**PNG, "X-Request-ID": f"mine-{value}"})
+            for value in range(3)
+        ]
+        replies = await asyncio.gather(*requests)
+        await ask(app, "GET", "/secret?key=1", headers={"X-Request-ID": "bad\nid"})
+        return {reply.json()["batch_id"] for reply in replies}
+
+    batch_ids = asyncio.run(main())
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert len(batch_ids) == 1
+    assert {line["request_id"] for line in lines[:3]} == {"mine-0", "mine-1", "mine-2"}
+    assert [(line["method"], line["route"], line["status"]) for line in lines] == [
+        *[("POST", "/v1/predict", 200)] * 3,
+        ("GET", "other", 404),
+    ]
+    assert {line["batch_id"] for line in lines[:3]} == batch_ids
+    assert lines[3]["batch_id"] is None
+    assert all(0 < line["seconds"] < 5 for line in lines)
+    assert "secret" not in log.getvalue()
 
 
 def test_the_list_of_endpoints_needs_nothing_from_outside():

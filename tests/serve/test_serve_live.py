@@ -1,4 +1,4 @@
-"""The whole server with a real Ray Serve behind it: batches, a killed replica, the load test, and the end."""
+"""The whole server: batches, killed replicas, the load test, and the end; once more on Ray Serve."""
 
 import concurrent.futures
 import hashlib
@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("ray.serve")
 pytest.importorskip("uvicorn")
 pytest.importorskip("python_multipart")
 pytest.importorskip("psutil")
@@ -32,13 +31,14 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SIZE = 160
+ARGUMENTS = ("--max-batch", "8", "--wait-ms", "20", "--image-size", str(SIZE))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     log = tmp_path_factory.mktemp("serve") / "stderr.txt"
     # Large images keep the model busy, so that it is killed while it predicts a batch.
-    with live_server("--max-batch", "8", "--wait-ms", "20", "--image-size", str(SIZE), log=log) as running:
+    with live_server(*ARGUMENTS, log=log) as running:
         yield running
 
 
@@ -70,7 +70,7 @@ def get(server: LiveServer, path: str) -> str:
         return answer.read().decode()
 
 
-def test_a_batch_is_answered_as_offline(server):
+def require_offline_predictions(server: LiveServer) -> None:
     batch = images(6)
     answer = post(server, json.dumps({"images": batch.tolist()}).encode(), "application/json")
     predictor = Settings(image_size=SIZE).predictor()
@@ -86,6 +86,10 @@ def test_a_batch_is_answered_as_offline(server):
         assert row["drift"] == pytest.approx(drift, rel=1e-4)
 
 
+def test_a_batch_is_answered_as_offline(server):
+    require_offline_predictions(server)
+
+
 def test_the_example_of_the_documentation(server, tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "serving.md").read_text()
     (example,) = re.findall(r"```\n(import json.*?)```", page, re.DOTALL)
@@ -97,20 +101,41 @@ def test_the_example_of_the_documentation(server, tmp_path, monkeypatch, capsys)
 
 def test_the_load_test_passes_with_poisoned_inputs_and_a_killed_replica(server):
     command = [sys.executable, str(ROOT / "benchmarks" / "loadtest.py"), "--url", server.url]
-    words = ["--requests", "150", "--rate", "15", "--bad", "0.2", "--kill-every", "4", "--kills", "1"]
+    words = ["--requests", "150", "--rate", "30", "--bad", "0.2", "--kill-every", "1", "--kills", "3"]
     done = subprocess.run(
-        [*command, *words],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "RAY_ADDRESS": server.ray_address, "RAY_AUTH_MODE": "token"},
+        [*command, *words, "--pid", str(server.process.pid)], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "replicas killed: 1" in done.stdout
+    assert "replicas killed: 3" in done.stdout
     assert "memory of the server" in done.stdout
 
 
-def test_a_killed_replica_loses_no_request_and_a_stop_answers_what_was_accepted(server):
+def test_killed_replicas_lose_no_request_and_predictions_are_those_of_the_images(tmp_path):
+    """Under this method a prediction depends on its own image only, whatever shares its batch."""
+    batch = images(160)
+    predictor = Settings(method="source").predictor()
+    expected = predictor(batch).probabilities
+    with (
+        live_server("--method", "source", "--max-batch", "8", log=tmp_path / "stderr.txt") as server,
+        concurrent.futures.ThreadPoolExecutor(12) as clients,
+    ):
+        started = [clients.submit(post, server, npy(image), "application/x-npy") for image in batch]
+        killed = set()
+        for share in (10, 50, 90, 130):
+            wait_until(lambda share=share: sum(one.done() for one in started) >= share)
+            wait_until(lambda: set(server.replicas()) - killed)
+            (victim,) = set(server.replicas()) - killed
+            os.kill(victim, signal.SIGKILL)
+            killed.add(victim)
+        rows = [future.result()["predictions"][0] for future in started]
+        metrics = get(server, "/metrics")
+    given = [[row["probabilities"][label] for label in predictor.labels] for row in rows]
+    np.testing.assert_allclose(given, expected, atol=1e-5)
+    seen = next(line for line in metrics.splitlines() if line.startswith("findtta_replicas_seen_total "))
+    assert float(seen.split()[1]) >= 4
+
+
+def require_no_loss_by_a_kill(server: LiveServer) -> None:
     bodies = [npy(image) for image in images(30)]
     post(server, bodies[0], "application/x-npy")  # the first copy counts as seen once it has answered
     (victim,) = server.replicas()
@@ -130,15 +155,42 @@ def test_a_killed_replica_loses_no_request_and_a_stop_answers_what_was_accepted(
     assert float(seen.split()[1]) >= 2
     assert json.loads(get(server, "/healthz"))["status"] == "ok"
 
+
+def test_a_killed_replica_is_replaced_and_a_stop_answers_what_was_accepted(server):
+    require_no_loss_by_a_kill(server)
     photo = io.BytesIO()
     Image.fromarray(images(1)[0]).save(photo, "PNG")
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         last = [clients.submit(post, server, photo.getvalue(), "image/png") for _ in range(8)]
         wait_until(lambda: "queue_images 0.0" not in get(server, "/metrics") or all(one.done() for one in last))
-        server.process.send_signal(signal.SIGTERM)
+        os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does
         done = [future for future in last if _answered(future)]
     assert done
     assert server.process.wait(30) == 0
+
+
+def test_a_signal_to_all_processes_drains_as_one_to_the_server(tmp_path):
+    """As a service manager sends it; a terminal sends Ctrl-C to all of them, too."""
+    bodies = [npy(image) for image in images(24)]
+    with (
+        live_server(*ARGUMENTS, log=tmp_path / "stderr.txt") as server,
+        concurrent.futures.ThreadPoolExecutor(24) as clients,
+    ):
+        started = [clients.submit(post, server, body, "application/x-npy") for body in bodies]
+        wait_until(lambda: "findtta_queue_images 24.0" in get(server, "/metrics"))
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert [len(future.result()["predictions"]) for future in started] == [1] * 24
+        assert server.process.wait(30) == 0
+
+
+def test_the_same_on_ray(tmp_path):
+    pytest.importorskip("ray.serve")
+    with live_server("--executor", "ray", *ARGUMENTS, log=tmp_path / "stderr.txt") as server:
+        require_offline_predictions(server)
+        require_no_loss_by_a_kill(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    assert "replicas run on Ray at" in (tmp_path / "stderr.txt").read_text()
 
 
 def _answered(future: concurrent.futures.Future) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 import re
 import socket
+import subprocess
 import sys
 import textwrap
 from importlib.machinery import ModuleSpec
@@ -14,6 +15,7 @@ import pytest
 from findtta.cli import serve as command
 from findtta.errors import FindTTAError, MissingExtraError, OptionError, UnknownNameError
 from findtta.serve import Settings, serve
+from findtta.serve.engine import Description, Replica
 
 
 def read(*arguments):
@@ -43,9 +45,9 @@ def no_key(monkeypatch):
         ({"max_images": 65}, r"max_images must be at most max_batch \(64\), got 65"),
         ({"max_batch": 2048}, r"max_batch must be at most max_queue \(1024\)"),
         ({"replicas": 3, "max_replicas": 2}, "replicas must be at most max_replicas"),
-        ({"method": "tent"}, "learns from every batch"),
-        ({"method": "find-star", "max_replicas": 2}, "replicas must be 1 for 'find-star', got 2"),
-        ({"options": {"alpha": 2}}, "alpha must be a number from 0 to 1"),
+        ({"executor": "cloud"}, "executor must be 'embedded' or 'ray'"),
+        ({"executor": "embedded", "ray_address": "auto"}, "ray_address is for the executor 'ray'"),
+        ({"executor": "embedded", "max_replicas": 2}, "max_replicas is for the executor 'ray'"),
     ],
 )
 def test_what_makes_no_sense(changes, message):
@@ -53,11 +55,47 @@ def test_what_makes_no_sense(changes, message):
         Settings(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "tent"}, "learns from every batch"),
+        ({"method": "find-star", "max_replicas": 2}, "replicas must be 1 for 'find-star', got 2"),
+        ({"options": {"alpha": 2}}, "alpha must be a number from 0 to 1"),
+        ({"method": "fnd"}, "Did you mean 'find'"),
+        ({"options": {"alfa": 0.5}}, "has no option 'alfa'"),
+    ],
+)
+def test_a_replica_refuses_what_cannot_be_served(changes, message):
+    with pytest.raises(FindTTAError, match=message):
+        Replica(Settings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "embedded"),
+        ({"replicas": 2}, "embedded"),
+        ({"ray_address": "auto"}, "ray"),
+        ({"max_replicas": 2}, "ray"),
+        ({"executor": "ray"}, "ray"),
+    ],
+)
+def test_the_executor(changes, kind):
+    assert Settings(**changes).kind == kind
+
+
+def test_the_http_side_comes_without_torch_and_without_ray():
+    """Its import would cost seconds and memory; only replicas need it."""
+    code = (
+        "import sys; from findtta.cli.main import main, build_parser; build_parser('serve'); "
+        "import findtta.serve.server, findtta.serve.embedded; from findtta.serve import Settings; Settings(); "
+        "sys.exit(sorted({'torch', 'ray'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_names_that_do_not_exist():
-    with pytest.raises(UnknownNameError, match="Did you mean 'find'"):
-        Settings(method="fnd")
-    with pytest.raises(UnknownNameError, match="has no option 'alfa'"):
-        Settings(options={"alfa": 0.5})
     with pytest.raises(UnknownNameError, match="Did you mean 'shapes-resnet26'"):
         Settings(model="shapes-resnet2").load_model()
     with pytest.raises(OptionError, match="device must be one that torch can use"):
@@ -84,10 +122,10 @@ def test_the_command_line():
             "0.9",
         ),
         *("--host", "0.0.0.0", "--port", "80", "--max-batch", "16", "--wait-ms", "3.5", "--replicas", "2"),
-        *("--max-replicas", "5", "--interpolation", "bicubic", "--max-pending-mb", "700"),
+        *("--executor", "ray", "--max-replicas", "5", "--interpolation", "bicubic", "--max-pending-mb", "700"),
         *("--threads", "4", "--ray-address", "auto", "--drain-s", "2", "--max-queue", "99", "--max-images", "3"),
         *("--max-body-mb", "600", "--max-json-mb", "2", "--max-image-mb", "3", "--max-pixels", "4"),
-        *("--timeout-s", "9"),
+        *("--timeout-s", "9", "--access-log", "-"),
     )
     assert settings == Settings(
         model="resnet20",
@@ -105,6 +143,7 @@ def test_the_command_line():
         max_batch=16,
         wait_ms=3.5,
         replicas=2,
+        executor="ray",
         max_replicas=5,
         threads=4,
         ray_address="auto",
@@ -117,6 +156,7 @@ def test_the_command_line():
         max_image_mb=3,
         max_pixels=4,
         timeout_s=9,
+        access_log="-",
     )
 
 
@@ -150,7 +190,7 @@ def test_sizes_are_in_mebibytes_and_one_body_always_fits():
 @pytest.mark.parametrize(("method", "batches"), [("find", 0), ("find-star", 5)])
 def test_a_method_that_warms_up_says_so_when_the_server_is_ready(monkeypatch, capsys, method, batches):
     def ready(settings, on_ready):
-        on_ready("http://somewhere", "ray:1")
+        on_ready("http://somewhere", Description.of(settings, settings.predictor()), "here")
         return True
 
     monkeypatch.setattr(command, "serve", ready)
@@ -194,41 +234,42 @@ def own_model(tmp_path):
     return f"{file}:make"
 
 
-def test_a_model_of_ones_own(own_model, capsys):
-    pytest.importorskip("uvicorn")
-    pytest.importorskip("prometheus_client")
-    from findtta.serve.server import check
-
+def test_a_model_of_ones_own(own_model):
     settings = Settings(model=own_model, num_classes=7, image_size=16)
-    description = check(settings, settings.load_model())
+    description = Replica(settings).description
     assert description.model == "own_net.py:make"
     assert description.labels == tuple("0123456")
     assert description.layers == ("net.1",)
     assert description.preprocessing.size == (16, 16)
-    assert capsys.readouterr().err.startswith("findtta: input: 16 x 16 (shorter side resized to 16, bilinear;")
+    assert description.input.startswith("input: 16 x 16 (shorter side resized to 16, bilinear;")
     with pytest.raises(OptionError, match="num_classes must be given"):
         Settings(model=own_model).load_model()
-    wrong = Settings(model=own_model, num_classes=5, image_size=16)
     with pytest.raises(OptionError, match="the model has 7 classes, not 5"):
-        check(wrong, wrong.load_model())
+        Replica(Settings(model=own_model, num_classes=5, image_size=16))
 
 
 def test_a_port_in_use_shows_before_anything_is_loaded():
     pytest.importorskip("uvicorn")
-    from findtta.serve.server import run
-
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(FindTTAError, match=f"port: 127.0.0.1:{port} cannot be used"):
-            run(Settings(model="no-such-model", port=port), print)
+            serve(Settings(model="no-such-model", port=port))
 
 
 def test_the_extra_is_named_when_something_is_missing(monkeypatch):
-    for module in ("ray", "ray.serve", "fastapi", "prometheus_client", "python_multipart"):
+    for module in ("fastapi", "prometheus_client", "python_multipart"):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
         sys.modules[module].__spec__ = ModuleSpec(module, None)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingExtraError, match=r"uvicorn.*\[serve\]"):
         serve(Settings())
+
+
+def test_rays_extra_is_named_when_it_is_missing(monkeypatch):
+    pytest.importorskip("uvicorn")
+    monkeypatch.setitem(sys.modules, "ray.serve", None)
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(MissingExtraError, match=r"executor 'ray'.*\[ray\]"):
+        serve(Settings(port=0, executor="ray"))

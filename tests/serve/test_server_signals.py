@@ -10,8 +10,8 @@ pytest.importorskip("fastapi", reason="the 'serve' extra is not installed")
 pytest.importorskip("uvicorn", reason="the 'serve' extra is not installed")
 pytest.importorskip("prometheus_client", reason="the 'serve' extra is not installed")
 
-from findtta.serve import Settings
-from findtta.serve.server import _listening, _Server
+from findtta.serve import Settings, listening
+from findtta.serve.server import _Server
 
 
 class Frontend:
@@ -33,7 +33,7 @@ def stopped_by(signals: int, frontend: Frontend) -> bool:
 
     async def main() -> bool:
         urls = []
-        with _listening(Settings(port=0)) as listener:
+        with listening(Settings(port=0)) as listener:
             server = _Server(frontend, 0, urls.append)
             serving = asyncio.create_task(server.serve([listener]))
             async with asyncio.timeout(20):

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from findtta.data.dataset import MAIN_CORRUPTIONS, DomainDataset
+from findtta.streams.order import labels_of
 
 
 class LabelsOnly(DomainDataset):
@@ -28,6 +29,9 @@ class LabelsOnly(DomainDataset):
 
     def labels(self, domain):
         return self._labels[domain]
+
+    def batch_labels(self, batch):
+        return labels_of(self, batch.domain_ids, batch.rows)
 
     def images(self, domain, rows):
         raise AssertionError("a stream must not look at images")

@@ -11,13 +11,20 @@ from stream_data import LabelsOnly, datasets, equal
 
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import OptionError
-from findtta.streams import SCENARIOS, make
-from findtta.streams.scenarios import Random, Wild
+from findtta.streams import SCENARIOS, make, parse
+from findtta.streams.scenarios import Random, _draw_classes
 
 batch_sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**32 - 1)
 complete = st.sampled_from(
-    [("static", {}), ("static", {"across": True}), ("crossmix", {}), ("random", {}), ("wild", {"delta": 0.05})]
+    [
+        ("static", {}),
+        ("static", {"across": True}),
+        ("crossmix", {}),
+        ("random", {}),
+        *(("wild", {"delta": delta}) for delta in (1e-6, 0.05, 1e6)),
+        ("label-sorted", {}),
+    ]
 )
 
 
@@ -50,25 +57,56 @@ def test_every_sample_comes_exactly_once(dataset, scenario, batch_size, seed):
     assert 1 <= stream.sizes.min() <= stream.sizes.max() <= batch_size
 
 
-@given(datasets(least_domains=2, least_count=20), st.integers(1, 10), seeds)
+@given(datasets(least_domains=2, least_count=20), st.integers(1, 40), seeds)
 def test_shuffle_takes_turns_and_random_has_the_same_batches(dataset, batch_size, seed):
+    assume(dataset.counts.max() >= batch_size)
     shuffled = make("shuffle", dataset, batch_size=batch_size, seed=seed)
     assert samples_of(shuffled) == all_samples(dataset)
     assert (shuffled.sizes[:-1] == batch_size).all()
 
-    singles = sum(len(dataset.labels(domain)) // 2 // batch_size for domain in dataset.domains)
-    assert singles <= len(shuffled) - singles
+    # Half of the batches have one domain, unless there are not that many full batches.
+    full = dataset.counts // batch_size
+    singles = min(len(shuffled) // 2, full.sum())
     assert (domains_per_batch(shuffled)[: 2 * singles : 2] == 1).all()
     single_domains = shuffled.composition()[: 2 * singles : 2].argmax(axis=1)
-    for index, domain in enumerate(dataset.domains):
-        assert (single_domains == index).sum() == len(dataset.labels(domain)) // 2 // batch_size
+    of_domain = np.bincount(single_domains, minlength=len(full))
+    assert (of_domain <= full).all()
+    shares = dataset.counts * (len(shuffled) // 2) / len(dataset)
+    if (full >= shares).all():
+        assert (np.abs(of_domain - shares) < 1).all()
     # The same domain twice in a row only if it has more than half of the single-domain batches.
-    most = np.bincount(single_domains).max()
     repeats = (single_domains[1:] == single_domains[:-1]).sum()
-    assert repeats == max(0, 2 * most - singles - 1)
+    assert repeats == max(0, 2 * of_domain.max() - singles - 1)
 
     matched = make("random", dataset, batch_size=batch_size, seed=seed, variant="paper")
     assert Counter(map(as_tuples, matched)) == Counter(map(as_tuples, shuffled))
+
+
+@given(st.one_of(st.integers(64, 700).map(lambda n: [n] * 15), st.lists(st.integers(64, 700), min_size=5)))
+def test_half_of_the_batches_of_shuffle_have_one_domain_at_any_size(counts):
+    stream = make("shuffle", LabelsOnly({f"domain {index}": count for index, count in enumerate(counts)}))
+    singles = (domains_per_batch(stream)[: len(stream) // 2 * 2 : 2] == 1).sum()
+    assert abs(singles - len(stream) / 2) < 1
+    assert (domains_per_batch(stream)[1 : len(stream) // 2 * 2 : 2] > 1).all()
+
+
+@pytest.mark.parametrize(("images", "share"), [(64, 7 / 15), (128, 0.5), (255, 0.5), (256, 0.5), (500, 0.5)])
+def test_the_share_of_single_domains_does_not_depend_on_the_number_of_images(images, share):
+    for name, settings in (("shuffle", {}), ("random", {"variant": "paper"}), ("wild", {"variant": "paper"})):
+        assert (domains_per_batch(make(name, equal(images), **settings)) == 1).mean() == pytest.approx(share)
+
+
+def test_the_seed_decides_which_of_equal_domains_have_one_batch_more():
+    made = [make("shuffle", equal(64, 15), seed=seed) for seed in range(20)]
+    chosen = [frozenset(stream.composition()[:14:2].argmax(axis=1).tolist()) for stream in made]
+    assert all(len(domains) == 7 for domains in chosen)
+    assert len(set(chosen)) > 15
+
+
+def test_shuffle_has_all_the_batches_of_one_domain_that_there_are_samples_for():
+    stream = make("shuffle", LabelsOnly({"a": 64, "b": 130} | {f"small {index}": 63 for index in range(9)}))
+    assert sorted(stream.composition()[[0, 2, 4]].argmax(axis=1).tolist()) == [0, 1, 1]
+    assert (domains_per_batch(stream) == 1).tolist() == [True, False] * 3 + [False] * (len(stream) - 6)
 
 
 def as_tuples(batch):
@@ -98,7 +136,7 @@ def test_sizes_of_the_benchmark():
     assert (len(crossmix), crossmix.sizes[-1]) == (2344, 48)
     shuffled = make("shuffle", dataset)
     assert (len(shuffled), shuffled.sizes[-1]) == (2344, 48)
-    assert (domains_per_batch(shuffled) == 1).sum() == 1170
+    assert (domains_per_batch(shuffled) == 1).sum() == 1172
     assert len(make("random", dataset)) == len(make("random", dataset, variant="paper")) == 2344
 
 
@@ -156,60 +194,122 @@ def test_random_fills_every_batch_but_the_last_and_fits_domains_into_small_batch
     assert set(early.tolist()) == {1, 2, 3}
 
 
-@pytest.mark.parametrize(("delta", "measured"), [(0.1, 1.26), (0.01, 1.12), (0.005, 1.08)])
-def test_wild_has_as_few_classes_in_a_row_as_notes_sampler(delta, measured):
-    labels = np.arange(10_000) % 10
-    means = []
-    for seed in range(10):
-        order = Wild(delta=delta).in_runs(labels, 10, np.random.default_rng(seed))
-        assert np.array_equal(np.sort(order), np.arange(10_000))
-        windows = labels[order][: 156 * 64].reshape(156, 64)
-        means.append(np.mean([len(np.unique(window)) for window in windows]))
-    assert np.mean(means) == pytest.approx(measured, abs=0.05)
+def classes_per_batch(stream, dataset):
+    return np.array([len(np.unique(dataset.batch_labels(batch))) for batch in stream])
 
 
-@pytest.mark.parametrize(("delta", "measured"), [(0.1, 14.8), (0.01, 4.3)])
-def test_wild_has_few_of_a_hundred_classes_in_a_row(delta, measured):
-    labels = np.arange(10_000) % 100
-    order = Wild(delta=delta).in_runs(labels, 100, np.random.default_rng(0))
-    windows = labels[order][: 156 * 64].reshape(156, 64)
-    assert np.mean([len(np.unique(window)) for window in windows]) == pytest.approx(measured, rel=0.06)
+def expected_classes(delta, classes, batch_size=64):
+    """How many classes a batch has on average whose probabilities are from Dirichlet(delta, ..., delta)."""
+    absent = np.prod([(delta * (classes - 1) + drawn) / (delta * classes + drawn) for drawn in range(batch_size)])
+    return classes * (1 - absent)
 
 
 @pytest.mark.parametrize("variant", ["text", "paper"])
-def test_wild_is_random_with_other_rows_which_are_consecutive_in_each_domain(variant):
-    dataset = equal(1000, 4)
+@pytest.mark.parametrize(
+    ("images", "delta", "classes", "tolerance"),
+    [(2000, 0.1, 10, 0.05), (2000, 1.0, 10, 0.03), (2000, 0.1, 100, 0.08), (500, 0.1, 10, 0.12)],
+)
+def test_wild_has_as_many_classes_in_a_batch_as_its_distribution(variant, images, delta, classes, tolerance):
+    dataset = equal(images, 15, classes)
+    means = [
+        classes_per_batch(make("wild", dataset, variant=variant, delta=delta, seed=seed), dataset).mean()
+        for seed in range(3000 // images)
+    ]
+    assert np.mean(means) == pytest.approx(expected_classes(delta, classes), rel=tolerance)
+
+
+def test_wild_has_few_classes_at_every_size_and_to_the_end():
+    small, large = equal(128), equal(2000)
+    means = [classes_per_batch(make("wild", small, seed=seed), small).mean() for seed in range(10)]
+    assert np.mean(means) < 5  # 3.8 where domains have enough of every class
+    counts = classes_per_batch(make("wild", large, delta=0.01), large)
+    assert counts.mean() < 2
+    assert counts[-60:].mean() < 2.5
+    assert counts[:60].mean() > 1.2
+
+
+@pytest.mark.parametrize("variant", ["text", "paper"])
+def test_wild_has_the_domains_of_random(variant):
+    dataset = LabelsOnly({"a": 300, "b": 0, "c": 1000, "d": 77})
     wild, random = make("wild", dataset, variant=variant), make("random", dataset, variant=variant)
-    assert wild.domain_ids.tolist() == random.domain_ids.tolist()
     assert wild.sizes.tolist() == random.sizes.tolist()
-    for index, domain in enumerate(dataset.domains):
-        labels = dataset.labels(domain)[wild.rows[wild.domain_ids == index]]
-        shuffled = dataset.labels(domain)[random.rows[random.domain_ids == index]]
-        assert (labels[1:] != labels[:-1]).mean() < 0.1
-        assert (shuffled[1:] != shuffled[:-1]).mean() > 0.8
+    assert wild.composition().tolist() == random.composition().tolist()
+    for batch in wild:
+        if len(np.unique(batch.domain_ids)) > 2:
+            assert (np.diff(batch.domain_ids) < 0).any()  # in random order
+
+
+def test_the_domains_of_a_batch_of_wild_have_the_same_classes():
+    dataset = equal(2000, 4)
+    shared = [
+        len(set.intersection(*classes)) / len(set.union(*classes))
+        for batch in make("wild", dataset, delta=0.01)
+        if len(classes := classes_of_domains(batch, dataset)) > 1
+    ]
+    assert np.mean(shared) > 0.6  # 0.1 if domains drew on their own
+
+
+def classes_of_domains(batch, dataset):
+    labels = dataset.batch_labels(batch)
+    return [set(labels[batch.domain_ids == domain].tolist()) for domain in np.unique(batch.domain_ids)]
+
+
+def test_rare_classes_are_rare_in_wild():
+    dataset = LabelsOnly({"a": 3000, "b": 3000}, classes=3)
+    dataset._labels = {domain: np.repeat([0, 1, 2], [2700, 240, 60]) for domain in "ab"}
+    stream = make("wild", dataset)
+    present = [np.isin([0, 1, 2], dataset.batch_labels(batch)) for batch in stream]
+    often, seldom, rare = np.mean(present, axis=0)
+    assert often > 0.9
+    assert often > seldom > rare > 0
 
 
 @given(
-    st.lists(st.integers(0, 4), max_size=60),
-    st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 50.0, 1e6]),
-    st.integers(0, 12),
-    st.integers(1, 5),
-    seeds,
+    st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([1e-6, 0.1, 1e6]),
+    st.data(),
 )
-def test_runs_of_classes_have_every_row_once_whatever_the_labels(labels, delta, least, tries, seed):
-    labels = np.array(labels, np.int64)
-    order = Wild(delta=delta, least=least, tries=tries).in_runs(labels, 5, np.random.default_rng(seed))
-    assert sorted(order.tolist()) == list(range(len(labels)))
+def test_domains_give_what_they_have_and_few_classes(left, delta, data):
+    left = np.array(left)
+    assume(left.any())
+    sizes = np.array([data.draw(st.integers(0, int(count))) for count in left.sum(axis=1)])
+    taken = _draw_classes(left, sizes, delta, np.random.default_rng(0))
+    assert taken.sum(axis=1).tolist() == sizes.tolist()
+    assert ((taken >= 0) & (taken <= left)).all()
+    enough = (left >= sizes[:, None]).all(axis=0)
+    if delta == 1e-6 and enough.all():
+        assert np.count_nonzero(taken.any(axis=0)) <= 1
 
 
-def test_wild_gives_up_after_its_tries_and_keeps_the_best_draw():
-    counts = np.full(20, 50)
-    small, large = (
-        Wild(delta=0.1, least=49, tries=tries)._deal(counts, np.random.default_rng(0)) for tries in (1, 300)
-    )
-    assert small.sum(axis=1).tolist() == large.sum(axis=1).tolist() == counts.tolist()
-    assert small.sum(axis=0).min() < large.sum(axis=0).min()
-    assert Wild(delta=5.0, least=20)._deal(counts, np.random.default_rng(0)).sum(axis=0).min() >= 20
+def test_what_a_domain_lacks_comes_from_classes_of_the_batch_and_else_from_the_one_that_fills_most():
+    # With a delta this small, one class is drawn. The first domain lacks 6 of class 0, which class 2 fills, and 1
+    # of class 1; the second lacks 4 of class 2, which 0 and 1 fill; both lack 4 of class 3, which 1 fills.
+    left = np.array([[0, 5, 8, 2], [10, 9, 2, 2]])
+    found = set()
+    for seed in range(40):
+        taken = _draw_classes(left, np.array([6, 6]), 1e-6, np.random.default_rng(seed))
+        found.add(tuple(np.flatnonzero(taken.any(axis=0)).tolist()))
+    assert found == {(0, 2), (1, 2), (1, 3)}
+
+
+@given(datasets(), batch_sizes, seeds)
+def test_label_sorted_shows_one_class_after_the_other(dataset, batch_size, seed):
+    assume(len(dataset) >= batch_size)
+    stream = make("label-sorted", dataset, batch_size=batch_size, seed=seed)
+    labels = np.concatenate([dataset.batch_labels(batch) for batch in stream])
+    assert np.count_nonzero(np.diff(labels)) == len(np.unique(labels)) - 1
+    assert (stream.sizes[:-1] == batch_size).all()
+    if np.bincount(labels)[np.unique(labels)].min() >= batch_size:
+        assert classes_per_batch(stream, dataset).max() <= 2
+
+
+def test_label_sorted_mixes_all_domains_and_draws_the_order_of_classes():
+    dataset = equal(4000, 6)
+    stream = make("label-sorted", dataset)
+    assert domains_per_batch(stream)[:-1].mean() == pytest.approx(6 * (1 - (5 / 6) ** 64), abs=0.05)
+    assert classes_per_batch(stream, dataset).mean() < 1.1
+    firsts = {int(dataset.batch_labels(make("label-sorted", dataset, seed=seed)[0])[0]) for seed in range(12)}
+    assert len(firsts) > 4
 
 
 @given(datasets(), batch_sizes, seeds, st.integers(1, 4))
@@ -297,7 +397,7 @@ def test_mostly_clean_says_when_there_are_too_few_clean_samples():
         make("mostly-clean", dataset, fraction=0.99)
 
 
-@pytest.mark.parametrize("name", ["static", "crossmix", "random", "wild", "lifelong"])
+@pytest.mark.parametrize("name", ["static", "crossmix", "random", "wild", "label-sorted", "lifelong"])
 def test_clean_alone_is_a_stream_too(name):
     dataset = equal(100, ["clean", "fog@5"]).pick(["clean"])
     stream = make_with_own_identity(name, dataset)
@@ -317,9 +417,11 @@ def test_mixed_batches_need_two_domains(name, settings):
         make(name, LabelsOnly({"a": 500, "b": 0}), **settings)
 
 
-def test_shuffle_needs_a_domain_of_two_batches():
-    with pytest.raises(OptionError, match=r"at most half of the largest domain \(63\), got 64"):
-        make("shuffle", equal(127, 15))
+@pytest.mark.parametrize("text", ["shuffle", "random:variant=paper", "wild:variant=paper"])
+def test_batches_of_one_domain_need_a_domain_with_a_full_batch(text):
+    name, settings = parse(text)
+    with pytest.raises(OptionError, match=r"at most 63, the number of samples of the largest domain, .* got 64"):
+        make(name, equal(63, 15), **settings)
 
 
 def test_each_scenario_picks_what_it_is_usually_made_of():

@@ -104,7 +104,7 @@ def test_the_command_shows_the_scenarios_of_the_paper(show):
 def test_the_command_takes_settings_domains_and_sizes(show):
     arguments = ("--domains", "fog", "snow", "--images", 100, "--batch-size", 10, "--seed", 7)
     output = show("--stream", "wild:delta=0.01", "gradual", "mostly-clean:fraction=0.5", *arguments)
-    wild = make("wild", WHOLE.pick(["fog", "snow"], limit=100), batch_size=10, seed=7, delta=0.01)
+    wild = make("wild", WHOLE.pick(["fog", "snow"], limit=100, seed=7), batch_size=10, seed=7, delta=0.01)
     assert wild.digest in output
     assert "fog@1 |" in output
     assert "clean |" in output

@@ -2,29 +2,40 @@
 
 The variance of the batch is biased, as in BatchNorm itself; ``variance="unbiased"`` is the convention of
 the TTAB toolkit, which reads the batch's variance from a running buffer.
+
+The preset "paper" has the source weight that the authors of FIND set in the code of an earlier method
+(DYW77/DATTA). The authors of alpha-BN published no code, and their value could not be verified; "official" is 0.1.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
+from findtta.algorithms.presets import PresetOptions
 from findtta.functional import batch_moments, blend
 from findtta.layers.adaptive import AdaptiveNorm
-from findtta.options import Fraction, Options, option
+from findtta.layers.surgery import NormSite
+from findtta.options import Fraction, option
 
 
 @dataclass(frozen=True)
-class AlphaBNOptions(Options):
+class AlphaBNOptions(PresetOptions):
     """Options of alpha-BN."""
 
-    alpha: Fraction = option(0.1, "weight of the source statistics: 0 is TBN, 1 the source model")
+    alpha: Fraction | None = option(
+        None, "weight of the source statistics: 0 is TBN, 1 the source model; None: from the preset"
+    )
     variance: Literal["biased", "unbiased"] = option(
         "biased", "estimator of the batch variance: 'biased' (as in BatchNorm) or 'unbiased' (as in TTAB)"
     )
+
+    def preset_values(self) -> dict[str, Any]:
+        return {"alpha": 0.1 if self.preset == "official" else 0.6}
 
 
 class AlphaNorm(AdaptiveNorm):
@@ -62,6 +73,9 @@ class AlphaBN(Adapted):
         "best alpha depends on how strong the drift is."
     )
     options_type = AlphaBNOptions
+
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        self.options = self.options.resolve(model)
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return AlphaNorm(norm, self.options.alpha, unbiased=self.options.variance == "unbiased")

@@ -7,6 +7,10 @@ more it drops, the larger the sample's weight.
 Differences from the authors: the margins scale with the number of classes, as the authors' formulas do
 (``margins="imagenet"`` keeps their ImageNet values for every dataset); BatchNorm layers of every
 dimension are adapted; an image that is not square stays as it is.
+
+The preset "paper" has what the authors of FIND set in the code of an earlier method (DYW77/DATTA): a PLPD
+threshold of 0.3, and the whole batch is shuffled and predicted again. DeYO's authors do so with the reliable
+samples alone, which changes the batch statistics.
 """
 
 import math
@@ -43,14 +47,19 @@ class DeYOOptions(GradientOptions):
         None,
         "only samples whose class loses at least this probability under shuffled patches are learned from (tau_P)",
     )
+    shuffled: Literal["reliable", "batch"] | None = option(
+        None, "what is shuffled and predicted again: samples with low entropy ('reliable') or the whole 'batch'"
+    )
     patches_per_side: Count = option(4, "number of patches along each side of an image")
     seed: Seed = option(0, "seed of the patch permutations")
 
     def preset_values(self) -> dict[str, Any]:
-        plpd_threshold = self.by_class_count(0.2, 0.2, 0.3) if self.preset == "official" else 0.2
+        values = {"plpd_threshold": 0.3, "shuffled": "batch"}
+        if self.preset == "official":
+            values = {"plpd_threshold": self.by_class_count(0.2, 0.2, 0.3), "shuffled": "reliable"}
         largest = math.log(1000) if self.margins == "imagenet" else self.log_classes(1)
         margins = {"entropy_margin": 0.4 * largest, "entropy_threshold": 0.5 * largest}
-        return super().preset_values() | {"plpd_threshold": plpd_threshold} | margins
+        return super().preset_values() | values | margins
 
 
 class DeYO(GradientAdapted):
@@ -80,7 +89,10 @@ class DeYO(GradientAdapted):
         self.plpd = None
         if not self.reliable.any():
             return logits
-        self.plpd = self._lost_probability(inputs[self.reliable], logits[self.reliable].detach())
+        if self.options.shuffled == "batch":
+            self.plpd = self._lost_probability(inputs, logits.detach())[self.reliable]
+        else:
+            self.plpd = self._lost_probability(inputs[self.reliable], logits[self.reliable].detach())
         destroyed = self.plpd > self.options.plpd_threshold
         self.selected = self.reliable.masked_scatter(self.reliable, destroyed)
         if destroyed.any():

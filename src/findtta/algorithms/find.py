@@ -42,8 +42,8 @@ class FINDOptions(Options):
     )
     partitioner: str | Partition = option(
         "first-neighbor",
-        "how a batch is split into groups: the name of a partitioner, or a function from instance means (B, C) "
-        "to labels (B,)",
+        "how a batch is split into groups: the name of a partitioner, file.py:NAME, or a function from instance "
+        "means (B, C) to labels (B,)",
     )
     partitioner_options: Annotated[Mapping[str, Any] | None, require_pairs] = option(
         None, "options of a partitioner given by name, as a mapping from option to value"

@@ -1,6 +1,6 @@
 """FIND with soft neighbourhoods, which adapts a sample more the further it has drifted.
 
-This is not in the paper. Three things differ from FIND:
+This is not in the paper. Four things differ from FIND:
 
 - A sample's statistics are averaged over the whole batch, weighted by the similarity of the samples' drift: no
   hard groups, which are often small and noisy.
@@ -8,11 +8,14 @@ This is not in the paper. Three things differ from FIND:
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of a sample's
   neighbourhood from the source, averaged (as a logarithm) over the layers it has passed, against a threshold that
   falls with depth as divergence does. A sample that looks like the training data is left nearly alone.
+- Samples of one class are similar in the last layers without any drift. Where the samples of a batch are more
+  similar there than the layers before explain, the weight of the source rises to 1 again.
 
 Like FIND it keeps nothing between batches, needs no gradients, and can be exported. Its outputs depend on the
 inputs continuously, so that runtimes agree on them. See docs/beyond-find.md for how it was developed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +24,18 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.errors import InputError
-from findtta.functional import drift_gate, in_source_units, log_drift, soft_neighbours, weighted_moments
+from findtta.functional import (
+    class_guard,
+    common_share,
+    drift_gate,
+    in_source_units,
+    log_drift,
+    soft_neighbours,
+    weighted_moments,
+)
 from findtta.functional.moments import as_dtype
 from findtta.layers.adaptive import AdaptiveNorm
+from findtta.layers.surgery import NormSite
 from findtta.options import AtLeastZero, Fraction, Options, Positive, option
 
 
@@ -45,13 +57,17 @@ class FINDSoftOptions(Options):
     sharpness: AtLeastZero = option(
         6.0, "steepness of the source weight as a function of log drift around the threshold; 0: always halfway"
     )
+    guard: Fraction = option(
+        1.0, "part of the adaptation that late layers give up where a batch seems to hold few classes; 0: nothing"
+    )
 
 
 class Evidence:
-    """The drift of each sample, averaged over the layers that a batch has passed so far."""
+    """What the layers that a batch has passed so far found out about it: drift per sample, and common share."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
+        self.shares: Tensor | None = None
         self.layers = 0
 
     def add(self, drift: Tensor) -> tuple[Tensor, int]:
@@ -71,13 +87,27 @@ class Evidence:
         self.total = self.total + drift.view(samples, windows).mean(1)
         return (self.total / self.layers).repeat_interleave(windows), self.layers
 
+    def guard(self, shift: Tensor, layers: int) -> Tensor | float:
+        """Return the class guard of a model of ``layers`` layers in the one whose drift was added last."""
+        assert self.total is not None
+        rows, samples = shift.shape[0], self.total.shape[0]
+        if rows % samples:
+            return 1.0
+        if rows != samples:  # windows of one image are of one class: they count as one
+            shift = shift.view(samples, rows // samples, -1).mean(1)
+        share, count = common_share(shift)
+        earlier, self.shares = self.shares, share if self.shares is None else self.shares + share
+        if earlier is None:
+            return 1.0
+        return class_guard(share, earlier / (self.layers - 1), count, min(1.0, self.layers / layers))
+
 
 class SoftNorm(AdaptiveNorm):
     """Normalises each sample with a blend of the source's and its neighbourhood's statistics."""
 
-    def __init__(self, norm: nn.Module, options: FINDSoftOptions) -> None:
+    def __init__(self, norm: nn.Module, options: FINDSoftOptions, layers: int) -> None:
         super().__init__(norm)
-        self.options = options
+        self.options, self.layers = options, layers
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         source_mean, source_variance = self.source_statistics(mean, variance)
@@ -97,9 +127,12 @@ class SoftNorm(AdaptiveNorm):
         unit = source_variance + eps
         near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
         drift = log_drift(near_shift, near_spread, weights.diagonal())
-        evidence, layers = self.call.carried.setdefault("evidence", Evidence()).add(drift)
         self.record(drift=drift)
-        gate = drift_gate(evidence, layers, self.options.threshold, self.options.sharpness)
+        evidence: Evidence = self.call.carried.setdefault("evidence", Evidence())
+        mean_drift, layers = evidence.add(drift)
+        gate = drift_gate(mean_drift, layers, self.options.threshold, self.options.sharpness)
+        if self.options.guard:
+            gate = gate * (1 - self.options.guard * (1 - evidence.guard(shift, self.layers)))
         trust = ((1 - self.options.alpha) * gate)[:, None]
         return (
             torch.addcmul(source_mean, trust * near_shift, unit.sqrt()),
@@ -120,9 +153,14 @@ class FINDSoft(Adapted):
     weakness = (
         "Drift that does not change the statistics, or only those of late layers, is hardly adapted to. Where "
         "every batch holds one kind of drift, batch statistics may be better. On large photos FIND is about a "
-        "point better. Models whose running statistics do not fit their own clean images lose some accuracy there."
+        "point better. Models whose running statistics do not fit their own clean images lose some accuracy "
+        "there. In batches of one or two classes it gives up part of the adaptation, and is below statistics of "
+        "single images."
     )
     options_type = FINDSoftOptions
 
+    def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
+        self.layer_count = len(sites)
+
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return SoftNorm(norm, self.options)
+        return SoftNorm(norm, self.options, self.layer_count)

@@ -86,7 +86,7 @@ class GradientAdapted(Adapted):
             )
         self.options = self.options.resolve(model)
         #: Names of the parameters that are trained, in the order of the optimizer.
-        self.trained_names = self.names_to_train(model, sites)
+        self.trained_names = self.parameters_to_train(model, sites)
         if not self.trained_names:
             raise UnsupportedModelError(
                 f"model ({type(model).__name__}) has no BatchNorm layer with a trainable weight or bias that "
@@ -115,8 +115,8 @@ class GradientAdapted(Adapted):
         with torch.no_grad():
             return self.logits(inputs)
 
-    def names_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
-        """Name the parameters to train: by default weight and bias of every BatchNorm layer not skipped."""
+    def parameters_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
+        """Return the names of the parameters to train: by default weights and biases of BatchNorm layers."""
         # By parameter first: layers may share one, and an optimizer must not get it twice.
         names = {
             parameter: f"{site.name}.{part}"

@@ -1,4 +1,4 @@
-"""Options of methods that learn, and the presets that fill in those that are not given."""
+"""Presets, which fill in the options that are not given, and the options of methods that learn."""
 
 import dataclasses
 import math
@@ -15,12 +15,34 @@ PUBLISHED_CLASS_COUNTS = (10, 100, 1000)
 
 
 @dataclass(frozen=True)
-class GradientOptions(Options):
-    """Options of every method that learns. None means: from the preset."""
+class PresetOptions(Options):
+    """Options of every method with presets. None means: from the preset."""
 
     preset: Literal["paper", "official"] = option(
         "paper", "values of options not given: 'paper' (the FIND paper's comparison) or 'official' (the authors')"
     )
+
+    def preset_values(self) -> dict[str, Any]:
+        """Values of the preset for all options that may be None; methods change and add some."""
+        return {}
+
+    def missing_values(self) -> dict[str, Any]:
+        """Return the preset's values of the options that are not given."""
+        return {name: value for name, value in self.preset_values().items() if getattr(self, name) is None}
+
+    @classmethod
+    def presets(cls) -> dict[str, dict[str, Any]]:
+        return {options.preset: options.missing_values() for options in (cls(), cls(preset="official"))}
+
+    def resolve(self, model: nn.Module) -> Self:
+        """Fill in every option that is None, from the preset and from the model."""
+        return dataclasses.replace(self, **self.missing_values())
+
+
+@dataclass(frozen=True)
+class GradientOptions(PresetOptions):
+    """Options of every method that learns."""
+
     num_classes: Count | None = option(None, "number of classes; None: that of the last Linear layer")
     predict: Literal["before", "after"] = option(
         "before", "predict 'before' the update or 'after' it (one more forward pass)"
@@ -42,47 +64,41 @@ class GradientOptions(Options):
             raise OptionError("nesterov needs a momentum above 0, got momentum=0: pass nesterov=False.")
 
     def preset_values(self) -> dict[str, Any]:
-        """Values of the preset for all options that may be None; methods change and add some.
-
-        The official ones are those of TENT, which other authors start from.
-        """
+        # The official ones are those of TENT, which other authors start from.
         values = {"optimizer": "sgd", "lr": 1e-4, "momentum": 0.9, "nesterov": True, "weight_decay": 0.0}
         if self.preset == "official":
             small = {"optimizer": "adam", "lr": 1e-3}
             values |= {"nesterov": False, **self.by_class_count(small, small, {"lr": 2.5e-4})}
         return values
 
-    def missing_values(self, num_classes: int | None) -> dict[str, Any]:
-        """Return the preset's values of the options that are not given, for a number of classes."""
-        values = dataclasses.replace(self, num_classes=num_classes).preset_values()
-        return {name: value for name, value in values.items() if getattr(self, name) is None}
-
     @property
     def depends_on_classes(self) -> bool:
         """Whether some value of the preset depends on the number of classes, so that it must be known."""
-        first, *others = map(self.missing_values, PUBLISHED_CLASS_COUNTS)
+        first, *others = (self._with_classes(count).missing_values() for count in PUBLISHED_CLASS_COUNTS)
         return any(values != first for values in others)
+
+    def _with_classes(self, count: int | None) -> Self:
+        return dataclasses.replace(self, num_classes=count)
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
         presets: dict[str, dict[str, Any]] = {}
-        for options in (cls(preset="paper"), cls(preset="official")):
+        for options in (cls(), cls(preset="official")):
             by_count = {
-                f"{options.preset}, {count} classes": options.missing_values(count)
+                f"{options.preset}, {count} classes": options._with_classes(count).missing_values()
                 for count in PUBLISHED_CLASS_COUNTS
             }
-            presets |= by_count if options.depends_on_classes else {options.preset: options.missing_values(None)}
+            presets |= by_count if options.depends_on_classes else {options.preset: options.missing_values()}
         return presets
 
     def resolve(self, model: nn.Module) -> Self:
-        """Fill in every option that is None, from the preset and from the model."""
         count = self.num_classes
         if count is None and self.depends_on_classes:
             count = _count_classes(model)
-        values = {"num_classes": count, **self.missing_values(count)}
+        values = self._with_classes(count).missing_values()
         if self.momentum == 0 and self.nesterov is None:
             values["nesterov"] = False
-        return dataclasses.replace(self, **values)
+        return dataclasses.replace(self, num_classes=count, **values)
 
     def by_class_count(self, ten: Any, hundred: Any, thousand: Any) -> Any:
         """Choose among values published for 10, 100 and 1000 classes: the nearest by ratio."""

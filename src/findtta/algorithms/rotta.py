@@ -7,6 +7,9 @@ Inputs are taken to be images in [0, 1] that the model normalises itself, as the
 inputs that are normalised already, give ``mean`` and ``std``, so that they are augmented as images.
 Differences from the authors: BatchNorm layers of every dimension are replaced, and statistics move
 only if the step that they belong to was taken.
+
+The preset "paper" has the learning rate of the FIND paper, and Adam, which its authors set for RoTTA in the code
+of an earlier method (DYW77/DATTA).
 """
 
 from collections.abc import Sequence
@@ -43,8 +46,8 @@ class RoTTAOptions(TeacherStudentOptions):
     uncertainty: AtLeastZero = option(1.0, "weight of its uncertainty when the memory drops one (lambda_u)")
 
     def preset_values(self) -> dict[str, Any]:
-        official = {"optimizer": "adam", "lr": 1e-3} if self.preset == "official" else {}
-        return super().preset_values() | official
+        official = {"lr": 1e-3} if self.preset == "official" else {}
+        return super().preset_values() | {"optimizer": "adam"} | official
 
 
 class RobustNorm(AdaptiveNorm):

@@ -10,6 +10,9 @@ Where the loss is one-sided (10 and 100 classes), student and teacher agree at t
 gradient consists of rounding errors only: SGD then stays at TBN, as the FIND paper's numbers for ViDA do,
 and Adam turns the rounding errors into steps of full size.
 
+The preset "paper" has the optimizer of the FIND paper, and the threshold (0.2) and the learning rate of the
+branches (1e-5) that its authors set in the code of an earlier method (DYW77/DATTA).
+
 Inputs are taken to be images in [0, 1] that the model normalises itself; for inputs that are
 normalised already, give ``mean`` and ``std``, so that they are augmented as images.
 """
@@ -58,11 +61,13 @@ class ViDAOptions(TeacherStudentOptions):
     )
 
     def preset_values(self) -> dict[str, Any]:
-        values = super().preset_values() | {"lr_branches": 1e-4, "ema": 0.999}
+        values = super().preset_values() | {"ema": 0.999}
         small = {"threshold": 0.05, "ema_branches": 0.999, "restore_probability": 0.1, "symmetric": False}
         large = {"threshold": 0.2, "ema_branches": 0.8, "restore_probability": 0.0, "symmetric": True}
         values |= self.by_class_count(small, small, large)
-        if self.preset == "official":
+        if self.preset == "paper":
+            values |= {"threshold": 0.2, "lr_branches": 1e-5}
+        else:
             values |= self.by_class_count(
                 {"optimizer": "adam", "lr": 1e-4, "lr_branches": 1e-5},
                 {"optimizer": "adam", "lr": 3e-4, "lr_branches": 1e-6},
@@ -98,7 +103,7 @@ class ViDA(TeacherStudent):
         self.trained_names = sorted(parameters, key=lambda name: parameters[name] not in source)
         self.branch_count = len(parameters) - len(source)
 
-    def names_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
+    def parameters_to_train(self, model: nn.Module, sites: Sequence[NormSite]) -> list[str]:
         return [name for name, _ in model.named_parameters()]
 
     def make_optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:

@@ -1,24 +1,31 @@
 """Comparing results: tables of runs side by side.
 
 A table has one choice of ``FIELDS`` as rows and another as columns, and all its runs agree in the rest, which its
-title says; so runs that cannot be compared are never in one table. Cells are means over seeds.
+title says; so runs that cannot be compared are never in one table. Cells are means over seeds, and accuracies have
+95% intervals clustered by image. Methods are compared sample by sample, and one is marked as the best only if all
+intervals of its differences from the others exclude 0.
 """
 
 import dataclasses
-import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from findtta.bench.naming import AXES, FIELDS, NamedRun, field_text, named_runs, number_ranges, ordered, told_apart
+from findtta.bench.plan import CODE
 from findtta.bench.result import VALUES, Field, Result
 from findtta.errors import OptionError
+from findtta.intervals import difference, interval
 from findtta.options import require_known
 from findtta.tables import BEST, Cell, Column, Row, Table
 
 _WIDTH = 100
+BASELINE = "source"
+_SCORED = ("accuracy", "error")  # values that are known for each sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +37,21 @@ class Comparison(Table):
 
     value: str  # the name in ``VALUES`` of the number in the cells
     shared: Mapping[str, str]  # the settings that all runs agree in, in words
+    over: str  # what the numbers are means over, and what follows a plus-minus sign
+    differences: Table | None = None  # of accuracies from those of one method, if they can be paired
 
     def __str__(self) -> str:
         lines = [*_wrapped(self.title), "", self.text()]
         if any(cell and cell.best for row in self.rows for cell in row.cells):
             where = "column" if self.row_titles[0] == "method" else "row"
             within = ", within its setting" * (len(self.row_titles) > 1)
-            lines.append(f"{BEST} best method of its {where}{within}")
+            lines.append(f"{BEST} better than every other method of its {where}{within}, by its intervals")
+        if self.differences:
+            lines += ["", *_wrapped(self.differences.title), "", self.differences.text(), ""]
         return "\n".join([*lines, *(line for note in self.notes for line in _wrapped(note))])
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"differences": self.differences and self.differences.to_dict()}
 
 
 def compare(
@@ -46,6 +60,7 @@ def compare(
     columns: str = "stream",
     value: str = "accuracy",
     *,
+    against: str | None = None,
     mix: bool = False,
 ) -> list[Comparison]:
     """Put results side by side, in one table for each setting whose runs can be compared.
@@ -55,8 +70,10 @@ def compare(
     and device. For one seed, all rows of a column saw the same samples in the same order. Failed runs count as
     missing seeds.
 
-    Rows and columns are names in ``AXES``, and ``value``, what the cells show, is one in ``VALUES``. With ``mix``
-    everything is put into one table all the same; each setting that differs becomes a heading of each row.
+    Rows and columns are names in ``AXES``, and ``value``, what the cells show, is one in ``VALUES``. Where rows
+    are methods, differences from one of them, ``against`` (by default the source model), have intervals of their
+    own, paired by sample. With ``mix`` everything is put into one table all the same; each setting that differs
+    becomes a heading of each row.
     """
     for name, given, known in (("rows", rows, AXES), ("columns", columns, AXES), ("value", value, VALUES)):
         require_known(name, given, known)
@@ -67,12 +84,17 @@ def compare(
     for run in named_runs(results):
         if run.result.config:
             groups[run.key(held)].append(run)
+    if against is not None:
+        if (rows, value) != ("method", "accuracy"):
+            raise OptionError(f"against is for accuracies with methods as rows, got {value!r} and {rows!r}.")
+        require_known("against", against, {run.fields["method"] for group in groups.values() for run in group})
+    asked = rows, columns, value
     if mix and groups:
-        return [_table([run for group in groups.values() for run in group], (rows, columns, value), held)]
-    return [_table(groups[key], (rows, columns, value), held) for key in ordered(held, groups)]
+        return [_table([run for group in groups.values() for run in group], asked, held, against or BASELINE)]
+    return [_table(groups[key], asked, held, against or BASELINE) for key in ordered(held, groups)]
 
 
-def _table(runs: Sequence[NamedRun], asked: tuple[str, str, str], held: Sequence[str]) -> Comparison:
+def _table(runs: Sequence[NamedRun], asked: tuple[str, str, str], held: Sequence[str], against: str) -> Comparison:
     rows, columns, value = asked
     differing = [field for field in held if len({run.fields[field] for run in runs}) > 1]
     row_fields, column_fields = (*AXES[rows], *differing), AXES[columns]
@@ -88,25 +110,25 @@ def _table(runs: Sequence[NamedRun], asked: tuple[str, str, str], held: Sequence
     column_titles = _titles(column_keys, column_fields)
     seeds = sorted({run.result.seed for run in newest})
     shared = {field: runs[0].words[field] for field in held if field not in differing and runs[0].words[field]}
-    over = (
-        f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over seeds {number_ranges(seeds)}"
-    )
+    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean over seeds {number_ranges(seeds)}"
+    if value in _SCORED:
+        over += " ± half of the 95% interval (clustered by image)"
+    elif len(seeds) > 1:
+        over = over.replace("mean", "mean ± standard deviation")
     in_common = "; ".join(f"{field} {text}" for field, text in shared.items())
+    titles = (rows.replace("-", " "), *differing)
+    heads = {row: (row_titles[row[:own]], *map(field_text, differing, row[own:])) for row in row_keys}
     return Comparison(
         title=f"{VALUES[value].caption}, {over}. All rows: {in_common or 'nothing in common'}.",
         value=value,
         shared=shared,
-        row_titles=(rows.replace("-", " "), *differing),
+        over=over,
+        differences=_differences(cells, heads, titles, column_titles, against) if value == "accuracy" else None,
+        row_titles=titles,
         columns=tuple(
             Column(title=column_titles[key], unit="", decimals=VALUES[value].decimals) for key in column_keys
         ),
-        rows=tuple(
-            Row(
-                (row_titles[row[:own]], *map(field_text, differing, row[own:])),
-                tuple(cells.get((row, column)) for column in column_keys),
-            )
-            for row in row_keys
-        ),
+        rows=tuple(Row(heads[row], tuple(cells.get((row, column)) for column in column_keys)) for row in row_keys),
         seeds=tuple(seeds),
         notes=tuple(_notes(newest, len(runs) - len(newest), VALUES[value])),
     )
@@ -125,7 +147,7 @@ def _newest(runs: Sequence[NamedRun]) -> list[NamedRun]:
 
 
 def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[NamedRun]], value: Field) -> dict[tuple[Any, Any], Cell]:
-    """Make the cells, and mark the best of those that can be compared, unless all are equal.
+    """Make the cells, and mark those that are better than all others they can be compared with.
 
     A mean over other seeds is one over other streams, so a cell that lacks a seed of the others does not compete.
     """
@@ -135,22 +157,50 @@ def _cells(by_cell: Mapping[tuple[Any, Any], Sequence[NamedRun]], value: Field) 
     cells = {place: _cell(runs, value) for place, runs in by_cell.items()}
     rivals: dict[tuple[Any, ...], dict[tuple[Any, Any], float]] = defaultdict(dict)
     for place, runs in by_cell.items():
-        mean = cells[place].mean
-        if set(cells[place].values) == seeds[runs[0].contest] and mean is not None and math.isfinite(mean):
-            rivals[runs[0].contest][place] = round(mean, value.decimals)
+        cell = cells[place]
+        if set(cell.scores) == seeds[runs[0].contest]:
+            rivals[runs[0].contest][place] = interval(cell.scores.values()).mean
     for means in rivals.values():
-        top = (max if value.higher_is_better else min)(means.values())
-        winners = [place for place, mean in means.items() if mean == top]
-        if len(winners) < len(means):
-            cells |= {place: dataclasses.replace(cells[place], best=True) for place in winners}
+        top, *others = sorted(means, key=means.__getitem__, reverse=True)
+        ahead = (difference(cells[top].scores, cells[other].scores) for other in others)
+        if others and all(by is not None and by.excludes_zero for by in ahead):
+            cells[top] = dataclasses.replace(cells[top], best=True)
     return cells
+
+
+def _differences(
+    cells: Mapping[tuple[Any, Any], Cell],
+    heads: Mapping[tuple[Any, ...], tuple[str, ...]],
+    row_titles: tuple[str, ...],
+    columns: Mapping[tuple[Any, ...], str],
+    against: str,
+) -> Table | None:
+    """Return by how much the rows are ahead of one method, the first field of their keys, where that is known."""
+
+    def cell(row: tuple[Any, ...], column: tuple[Any, ...]) -> Cell | None:
+        own, other = cells.get((row, column)), cells.get(((against, *row[1:]), column))
+        paired = own and other and own.scores and own.scores.keys() == other.scores.keys()
+        return own.minus(other) if own and other and paired else None
+
+    rows = [Row(heads[row], tuple(cell(row, column) for column in columns)) for row in heads if row[0] != against]
+    if not any(cell for row in rows for cell in row.cells):
+        return None
+    return Table(
+        title=f"points above {against}, and 95% intervals: paired by sample, clustered by image",
+        row_titles=row_titles,
+        columns=tuple(Column(title=title, kind="signed", unit="points", decimals=1) for title in columns.values()),
+        rows=tuple(rows),
+    )
 
 
 def _cell(runs: Sequence[NamedRun], value: Field) -> Cell:
     results = sorted((run.result for run in runs), key=lambda result: result.seed)
     done = [result for result in results if result.is_done]
+    scores = {result.seed: result.scores for result in done if value.value in _SCORED}
     return Cell(
         values={result.seed: value.read(result) for result in done},
+        margin=interval(scores.values()).margin if scores else None,
+        scores=scores,
         digests={result.seed: result.digest for result in done},
         failed=tuple(result.seed for result in results if not result.is_done),
     )
@@ -164,27 +214,42 @@ def _titles(keys: Iterable[tuple[Any, ...]], fields: Sequence[str]) -> dict[tupl
 
 
 def _notes(runs: Sequence[NamedRun], replaced: int, value: Field) -> Iterable[str]:
-    samples: dict[str, set[int]] = defaultdict(set)
+    by_stream: dict[str, list[Result]] = defaultdict(list)
     for run in runs:
-        samples[run.fields["stream"]].add(int(run.result.config["stream"]["samples"]))
-    images = {run.fields["images"] for run in runs}
-    counts = [
-        f"{stream} {' to '.join(f'{count:,}' for count in sorted({min(found), max(found)}))}"
-        for stream, found in sorted(samples.items())
-        if not found <= images  # these streams do not show each image once
-    ]
-    if counts:
-        yield f"Samples per run: {', '.join(counts)}."
+        by_stream[run.words["stream"]].append(run.result)
+    yield from (f"{stream}: {describe_stream(found)}." for stream, found in by_stream.items())
     if replaced:
-        yield f"{replaced} older or failed repetitions of the same runs, with other versions, are left out."
+        yield f"{replaced} older or failed repetitions of the same runs, by other code or versions, are left out."
     done = [run.result for run in runs if run.result.is_done]
-    for package in ("findtta", "torch", "numpy"):
+    for package in ("findtta", "torch", "numpy", "python"):
         versions = sorted({str(result.config["versions"].get(package)) for result in done})
         if len(versions) > 1:
             yield f"Runs were made with {package} {' and '.join(versions)}."
+    for part in CODE[1:]:  # that of the method differs with it
+        if len({result.config["code"][part] for result in done}) > 1:
+            yield f"Runs were made by different code of the {part}: run the older ones again to compare them."
     if value.depends_on_machine:
         machines = sorted({_machine(result.environment) for result in done})
         yield f"Measured on {' and on '.join(machines)}, each run at another time: small differences mean nothing."
+
+
+def describe_stream(results: Sequence[Result]) -> str:
+    """Return how long the streams of runs are, and what a batch of them holds."""
+    images = [len(np.unique(result.scores.images)) for result in results if result.is_done]
+    streams = [result.config["stream"] for result in results]
+    samples, batches = ([stream[name] for stream in streams] for name in ("samples", "batches"))
+    domains, classes = ([stream[f"{name}_per_batch"] for stream in streams] for name in ("domains", "classes"))
+    of_images = f" of {_span(images, ',')} images" if images else ""
+    sizes = " or ".join(sorted({str(stream["batch_size"]) for stream in streams}, key=int))
+    return (
+        f"{_span(samples, ',')} samples{of_images} in {_span(batches, ',')} batches of {sizes}, "
+        f"{_span(domains, '.1f')} domains and {_span(classes, '.1f')} classes per batch"
+    )
+
+
+def _span(values: Sequence[float], style: str) -> str:
+    """Return the least and the largest value, or one where they are the same."""
+    return " to ".join(dict.fromkeys(format(value, style) for value in (min(values), max(values))))
 
 
 def _machine(environment: Mapping[str, Any]) -> str:

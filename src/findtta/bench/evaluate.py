@@ -24,6 +24,7 @@ from findtta.bench.plan import Plan, Planner, RunSpec
 from findtta.bench.result import Result
 from findtta.collapse import CollapseGuard
 from findtta.errors import InputError
+from findtta.intervals import Scores
 from findtta.options import require_device
 from findtta.streams import Batch
 
@@ -57,13 +58,15 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
     metrics = Metrics(plan.dataset.domains, plan.dataset.classes, len(plan.stream), rounds)
     guard = CollapseGuard().to(device)
     latencies, groups = array("d"), GroupCounts()
+    correct = np.zeros(len(plan.stream.rows), np.bool_)
     last_domain: int | None = None
     for inputs, labels, batch in plan.batches():
         if plan.spec.reset == "domain":
             last_domain = _reset_at_new_domain(adapted, batch, last_domain)
         seconds, logits = timed(adapted, inputs)
         latencies.append(1e3 * seconds)
-        metrics.update(logits, labels, batch.domain_ids, batch.round)
+        where = slice(*plan.stream.boundaries[batch.index : batch.index + 2])
+        correct[where] = metrics.update(logits, labels, batch.domain_ids, batch.round)
         guard.observe(logits)
         for name, layer in adapted.layers():
             groups.add(name, layer.describe().get("groups"))
@@ -86,8 +89,14 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
             "backward_passes": adapted.cost.backward,
         },
         environment=machine_record(device, began),
+        samples=_scores(plan, correct).encode(),
         **metrics.summary(),
     )
+
+
+def _scores(plan: Plan, correct: NDArray[np.bool_]) -> Scores:
+    domain_ids, rows = plan.stream.domain_ids, plan.stream.rows
+    return Scores.sort(plan.dataset.image_numbers(domain_ids, rows), domain_ids, correct)
 
 
 def machine_record(device: torch.device, began: float) -> dict[str, Any]:
@@ -193,8 +202,11 @@ class Metrics:
 
     def update(
         self, logits: Tensor, labels: NDArray[Any], domain_ids: NDArray[Any], round_number: int = 0
-    ) -> None:
-        """Add the predictions for one batch: logits of shape (n, classes) on any device, and the true classes."""
+    ) -> NDArray[np.bool_]:
+        """Add the predictions for one batch: logits of shape (n, classes) on any device, and the true classes.
+
+        Returns which predictions are right.
+        """
         if logits.ndim != 2 or logits.shape[0] != len(labels) or logits.shape[1] < len(self._classes):
             raise InputError(
                 f"the model must give logits of shape ({len(labels)}, {len(self._classes)} or more) for a batch, "
@@ -225,6 +237,7 @@ class Metrics:
         if self._batches % self._stride == 0:
             self._curve.append(self._point())
             self._window[:] = 0
+        return correct
 
     def summary(self) -> dict[str, Any]:
         """Return all metrics as plain values; accuracies are percentages."""

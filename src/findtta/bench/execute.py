@@ -1,16 +1,17 @@
 """Executing runs; what is stored is not computed again, the rest goes to an executor and is stored."""
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from findtta.bench.evaluate import failure
 from findtta.bench.executors import Executor, Task, Watch, ignore
-from findtta.bench.plan import Planner, RunSpec, digest_of
+from findtta.bench.plan import SAME_RUN, Planner, RunSpec, changes, digest_of
 from findtta.bench.result import Result
 from findtta.bench.store import Store
-from findtta.errors import UnknownNameError
+from findtta.errors import InputError, UnknownNameError, few
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def schedule(
 ) -> Schedule:
     """Plan runs, and look up which of them are stored already; nothing is written.
 
-    Stored runs are computed ``again`` if that is asked for, and those that failed the last time with
+    A stored run is one that the same code and versions computed; where others computed it, the planner tells what
+    has changed. Stored runs are computed ``again`` if that is asked for, and those that failed the last time with
     ``retry_failed``. ``unplanned`` says what becomes of a run that cannot be planned: ``"raise"`` the error;
     ``"store"`` a record of the failure (but raise if a name is unknown, or if no run at all can be planned); or
     only ``"return"`` the record. ``progress`` is called with each run before it is planned.
@@ -69,6 +71,8 @@ def schedule(
     planned = Schedule(store, keep_unplanned=unplanned == "store")
     first_error: Exception | None = None
     seen: set[str] = set()
+    known = store.digests() if store and not again else []
+    outdated: dict[str, list[str]] = defaultdict(list)  # by what has changed, the methods
     for spec in specs:
         progress(spec)
         try:
@@ -88,11 +92,26 @@ def schedule(
         stored = store.look_up(task.digest) if store and not again else None
         if stored is None or (stored.status == "failed" and retry_failed):
             planned.todo.append(task)
+            others = [digest for digest in known if digest[:SAME_RUN] == task.digest[:SAME_RUN]]
+            if store and stored is None and (latest := _latest(store, others)):
+                outdated[changes(task.config, latest.config)].append(spec.method)
         else:
             planned.results[task.digest] = stored
+    for change, methods in outdated.items():
+        results = f"{len(methods)} stored results are" if len(methods) > 1 else "a stored result is"
+        planner.tell(f"{results} not used ({few(list(dict.fromkeys(methods)))}): {change}")
     if first_error is not None and not seen and unplanned == "store":
         raise first_error
     return planned
+
+
+def _latest(store: Store, digests: Sequence[str]) -> Result | None:
+    """Return the latest of some results that is done, without those whose files are damaged."""
+    found = []
+    for digest in digests:
+        with contextlib.suppress(InputError):
+            found.append(store.get(digest))
+    return max((result for result in found if result.is_done), key=lambda result: result.started, default=None)
 
 
 def _unplanned_digest(spec: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ import functools
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Literal
 import torch
 
 from findtta._extras import require
-from findtta._processes import environment, ignore_sigint, threads_each, torch_threads, usable_cores
+from findtta._processes import environment, how_ended, ignore_sigint, threads_each, torch_threads, usable_cores
 from findtta._ray import Place, joins_cluster, ray_session, require_gpus
 from findtta.bench.evaluate import Progress, failure, run
 from findtta.bench.plan import Plan, Planner, RunSpec
@@ -206,11 +205,7 @@ class _Worker:
 
     def death(self) -> str:
         """Say how the process ended, once it is stopped."""
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return how_ended(self._process)
 
     def stop(self) -> None:
         """End the process."""

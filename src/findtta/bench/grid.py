@@ -31,8 +31,9 @@ from findtta.bench.plan import SETTINGS, RunSpec, method_options
 from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
-from findtta.models.open import NAMES as MODEL_NAMES
-from findtta.options import Count, Options, Seed, option, parse_assignments, require_known
+from findtta.options import MODEL_NAMES, Count, Options, Seed, option, parse_assignments, require_known
+from findtta.plugins import below
+from findtta.registry import METHOD
 
 Settings = Mapping[str, Any]
 
@@ -113,11 +114,12 @@ def read(path: str | Path) -> Grid:
         _check_names("in [grid]", lists, tuple(AXES))
         axes = {name: _entries(name, values) for name, values in lists.items()}
         grid = Grid(settings=document, axes=axes, about=about)
+        # Paths of a file are relative to it.
+        grid = grid.mapped(lambda own: {name: resolve(name, value, path.parent) for name, value in own.items()})
         expand(grid)
     except FindTTAError as error:
         raise type(error)(f"grid: {path}: {error}") from error
-    # Paths of a file are relative to it.
-    return grid.mapped(lambda own: {name: resolve(name, value, path.parent) for name, value in own.items()})
+    return grid
 
 
 def find(name: str) -> Grid:
@@ -164,9 +166,9 @@ def _entry(name: str, value: Any) -> Settings:
     method = settings.get("method")
     if setting == "method" and isinstance(method, str) and ":" in method:
         # Options after a colon, as streams have their settings.
-        method, _, rest = method.partition(":")
-        options = parse_assignments(f"options of {method!r}", rest.split(","))
-        settings = _merge(settings, {"method": method, "options": options})
+        method, options = METHOD.split(method)
+        given = parse_assignments(f"options of {method!r}", options)
+        settings = _merge(settings, {"method": method, "options": given})
     return settings
 
 
@@ -180,13 +182,16 @@ def _merge(settings: Settings, more: Settings) -> Settings:
 
 def resolve(setting: str, value: Any, folder: Path) -> Any:
     """Return the value of a setting; a path becomes one below the folder, a name stays a name."""
+    if setting == "options" and isinstance(value, Mapping):
+        return {name: resolve(name, each, folder) for name, each in value.items()}
+    if setting == "domains" and isinstance(value, list):
+        return [resolve(setting, each, folder) for each in value]
     if not isinstance(value, str):
         return value
     if setting == "weights" or (setting == "model" and value.endswith(".safetensors")):
         return str(folder / Path(value).expanduser())
-    if setting == "model" and ".py:" in value:
-        place, _, name = value.rpartition(":")
-        return f"{folder / Path(place).expanduser()}:{name}"
+    if setting in ("method", "stream", "model", "data", "domains", "partitioner") and ".py:" in value:
+        return below(value, folder)
     if setting == "data" and value != SHAPES and value not in PUBLISHED:
         path = folder / Path(value).expanduser()
         return str(path) if path.exists() else value  # whoever opens it says what is wrong with it

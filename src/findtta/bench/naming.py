@@ -13,8 +13,9 @@ from typing import Any
 
 from findtta.bench.result import FLAT_GROUPS, Result
 from findtta.data.dataset import MAIN_CORRUPTIONS, split_domain
+from findtta.plugins import is_reference, public_values
 from findtta.registry import BUILT_IN, load_method
-from findtta.streams import SCENARIOS
+from findtta.streams import SCENARIOS, STREAM
 
 #: What can be the rows or columns of a table, and the fields that differ along with it.
 AXES: dict[str, tuple[str, ...]] = {
@@ -59,7 +60,7 @@ class NamedRun:
         spec, word = self.result.spec, self.words.get(name, "")
         values = {
             "method": (word, word.partition(" (")[0]),
-            "stream": (word, word.partition(":")[0]),
+            "stream": (word, STREAM.split(word)[0]),
             "data": (word, word.removesuffix(" (generated)"), spec.get("data")),
             "model": (word, spec.get("model")),
             "seed": (self.result.seed,),
@@ -84,7 +85,7 @@ def ordered(fields: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[tupl
     def place(field: str, value: Any) -> tuple[Any, ...]:
         if field not in places:
             return (value,)
-        name = value.partition(" (")[0].partition(":")[0]
+        name = STREAM.split(value.partition(" (")[0])[0]
         return places[field].index(name) if name in places[field] else len(places[field]), value
 
     return sorted(set(keys), key=lambda key: tuple(map(place, fields, key)))
@@ -107,7 +108,7 @@ def told_apart(titles: Iterable[str], words: Sequence[Mapping[str, str]], fields
 
 def _fields(result: Result) -> dict[str, Any]:
     """Return the settings of a run, as far as they are known: one that was not planned has those asked for."""
-    known = {name: field.read(result) for name, field in FLAT_GROUPS["settings"].items()}
+    known = public_values({name: field.read(result) for name, field in FLAT_GROUPS["settings"].items()})
     scenario, data = SCENARIOS.get(known["stream"]), known["data"]
     usual = {field.name: field.default for field in dataclasses.fields(scenario)} if scenario else {}
     settings = _assignments(_unusual(known["stream_settings"] or {}, usual))
@@ -133,14 +134,19 @@ def _unusual_options(result: Result) -> dict[str, Any]:
     asked = result.spec.get("options", {})
     defaults = _method_defaults(result.config.get("method", ""))
     if defaults is None:
-        return dict(asked)
+        return public_values(asked)
     options = {name: value for name, value in result.config["options"].items() if name != "seed" or name in asked}
     return _unusual(_as_json(options), defaults)
 
 
 @functools.cache
 def _method_defaults(method: str) -> Mapping[str, Any] | None:
-    """Return the default options of a method, or None if its package is not installed here or broken."""
+    """Return the default options of a method, or None if its package is not installed here or broken.
+
+    A file is not looked for: to show a result must not run code that happens to have the same name.
+    """
+    if is_reference(method):
+        return None
     try:
         fields = dataclasses.fields(load_method(method).options_type)
     except Exception:

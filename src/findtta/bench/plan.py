@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +18,15 @@ from torch import Tensor
 
 import findtta
 from findtta import streams
+from findtta.bench.code import code_digest, module_files, package_versions
 from findtta.data.dataset import DomainDataset, Labels, match_classes
 from findtta.data.open import load as load_data
 from findtta.errors import OptionError
-from findtta.images import Interpolation, Preprocessing, to_input
+from findtta.images import NORMALIZATION, Interpolation, Preprocessing, to_input
 from findtta.models import Classifier, load, preprocessing_of, weights_digest
-from findtta.models.card import NORMALIZATION
-from findtta.models.open import NAMES as MODEL_NAMES
 from findtta.models.open import describe_input
-from findtta.options import Count, Options, Seed, Text, Whole, make_options, option, require_device
+from findtta.options import MODEL_NAMES, Count, Options, Seed, Text, Whole, make_options, option, require_device
+from findtta.plugins import public_name, public_values
 from findtta.registry import build_options, load_method
 from findtta.streams import Batch, Stream
 
@@ -46,7 +47,7 @@ class RunSpec(Options):
     The meaning of each setting is declared with it, and is also its help text on the command line.
     """
 
-    method: Text = option("find", "the method (see 'findtta methods')")
+    method: Text = option("find", "the method (see 'findtta methods'), or file.py:NAME")
     options: Mapping[str, Any] = option(dict, "an option of the method; may be repeated", flag="option")
     model: Text = option("shapes-resnet26", MODEL_NAMES)
     weights: Text | None = option(None, "weights of an architecture", metavar="FILE")
@@ -59,7 +60,9 @@ class RunSpec(Options):
     )
     interpolation: Interpolation | None = option(None, "how image files are resized", shown="the model's own")
     data: Text = option(
-        "shapes", "the dataset: shapes, which are drawn on the fly, a name or a path", metavar="NAME|PATH"
+        "shapes",
+        "the dataset: shapes, which are drawn on the fly, a name, a path or file.py:NAME",
+        metavar="NAME|PATH",
     )
     data_options: Mapping[str, Any] = option(
         dict, "an option of the dataset, such as count=2000; may be repeated", flag="data-option"
@@ -71,13 +74,13 @@ class RunSpec(Options):
         None, "severity of domains that do not name theirs", metavar="N,...", parse=int, shown="the scenario's, 5"
     )
     images: Count | None = option(
-        IMAGES, f"maximum number of images per domain, or '{ALL}'", metavar="N", parse=count
+        IMAGES, f"images per domain, drawn by the seed, or '{ALL}'", metavar="N", parse=count
     )  # None is all
     stream: Text = option(
         "crossmix", "the scenario and its settings, such as wild:delta=0.01", metavar="NAME[:SETTING=VALUE,...]"
     )
     batch_size: Count = option(64, "samples per batch")
-    seed: Seed = option(0, "seed of the stream, and of methods that draw at random")
+    seed: Seed = option(0, "seed of the images and their order, and of methods that draw at random")
     reset: Literal["never", "domain"] = option(
         "never",
         "'domain' resets the adapted model whenever whole batches come from a new domain; 'never' is how a "
@@ -94,6 +97,14 @@ class RunSpec(Options):
             elif name == "images" and value == ALL:
                 object.__setattr__(self, name, None)
         super().__post_init__()
+        for name, value in (*self.options.items(), *self.data_options.items()):
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise OptionError(
+                    f"{name} of a run must be a value that JSON can represent, got {value!r}; give a function or "
+                    "class of a file as 'file.py:NAME'."
+                ) from None
 
     @property
     def label(self) -> str:
@@ -112,9 +123,36 @@ class RunSpec(Options):
         return make_options("a run", cls, fields)
 
 
-def digest_of(value: Mapping[str, Any]) -> str:
+def digest_of(value: Mapping[str, Any], length: int = 20) -> str:
     """Return what identifies plain values: the beginning of a digest of them as JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]
+
+
+#: The parts of a config that say what computed a run, rather than what the run is.
+COMPUTED_BY = ("code", "versions")
+#: The parts of the code that decide a run, each with a digest of its own.
+CODE = ("method", "model", "data", "evaluation")
+#: The first characters of the digest of a run, which it keeps when code and versions change.
+SAME_RUN = 12
+
+
+def run_digest(config: Mapping[str, Any]) -> str:
+    """Return the identity of a planned run: first what it is, then what computes it."""
+    run = {name: value for name, value in config.items() if name not in COMPUTED_BY}
+    return digest_of(run, SAME_RUN) + digest_of({name: config[name] for name in COMPUTED_BY}, 8)
+
+
+def changes(config: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
+    """Return in words what has changed since the same run was computed with a stored config."""
+    old, new = (each["versions"] for each in (stored, config))
+    said = [
+        f"{name} {old.get(name)} is now {new.get(name)}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    # Another version of a package, or of Python, may have other code by itself.
+    parts = [] if said else [part for part in CODE if config["code"][part] != stored["code"].get(part)]
+    return ", ".join(said) or f"the code of the {' and the '.join(parts)} has changed"
 
 
 #: The names of all settings of a run.
@@ -132,7 +170,7 @@ class Plan:
     stream: Stream
     options: Mapping[str, Any]  # those that the method is given
     config: Mapping[str, Any]  # all that decides the result, as plain values without paths
-    digest: str  # the identity of the run: a digest of ``config``
+    digest: str  # the identity of the run, see ``run_digest``
 
     def batches(self, limit: int | None = None) -> Iterator[tuple[Tensor, Labels, Batch]]:
         """Yield the inputs, on the device of the run, and the labels of each batch, up to a limit."""
@@ -149,7 +187,7 @@ class Planner:
     """
 
     def __init__(self, tell: Callable[[str], None] = lambda line: None) -> None:
-        self._tell = functools.cache(tell)
+        self.tell = functools.cache(tell)
         self._data = functools.lru_cache(maxsize=4)(_open_data)
         self._match = functools.lru_cache(maxsize=4)(match_classes)
         self._part = functools.lru_cache(maxsize=4)(_part)
@@ -175,11 +213,18 @@ class Planner:
         whole, note = self._match(
             whole, model.card.classes, model.card.num_classes, given="classes" in spec.data_options
         )
-        dataset = self._part(whole, scenario, spec.domains, spec.severity, spec.images)
-        stream = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
+        all_images = self._part(whole, scenario, spec.domains, spec.severity)
+        dataset = self._part(whole, scenario, spec.domains, spec.severity, spec.images, spec.seed)
+        stream, summary = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
+        things = {
+            "method": _behind_method(load_method(spec.method), options),
+            "model": [spec.model.rpartition(":")[0], *map(type, model.modules())],
+            "data": [spec.data.rpartition(":")[0], *_behind_data(dataset)],
+            "evaluation": ["findtta.bench.evaluate", "findtta.images"],
+        }
         config = {
-            "method": spec.method,
-            "options": dataclasses.asdict(options),
+            "method": public_name(spec.method),
+            "options": public_values(dataclasses.asdict(options)),
             "model": {
                 "name": _model_name(spec.model),
                 "weights": weights,
@@ -188,34 +233,38 @@ class Planner:
             },
             "data": {
                 "name": dataset.name,
-                "identity": dataset.identity,
+                "identity": all_images.identity,  # the seed says which of them are used
                 "generated": dataset.generated,
                 "domains": list(dataset.domains),
                 "images": len(dataset),
             },
             "stream": {
-                "scenario": scenario,
+                "scenario": stream.scenario,
                 "settings": dict(stream.settings),
                 "batch_size": spec.batch_size,
                 "batches": len(stream),
                 "samples": len(stream.rows),
+                "domains_per_batch": summary.domains,
+                "classes_per_batch": summary.classes,
                 "digest": stream.digest,
             },
             "seed": spec.seed,
             "reset": spec.reset,
             "device": require_device(spec.device, elsewhere=True).type,
+            "code": {part: code_digest(module_files(behind)) for part, behind in things.items()},
             "versions": {
+                **package_versions(["PIL", *itertools.chain.from_iterable(things.values())]),
                 "findtta": findtta.__version__,
                 "torch": torch.__version__.partition("+")[0],
                 "numpy": np.__version__,
+                "python": ".".join(platform.python_version_tuple()[:2]),
             },
         }
         for line in (describe_input(model, whole.preprocessing, whole.image_size, vars(spec)), note):
             if line:
-                self._tell(line)
+                self.tell(line)
         config = json.loads(_text(config))  # as it will be read back: lists for tuples
-        available = sum(len(whole.labels(domain)) for domain in dataset.domains)
-        return Plan(spec, model, dataset, available, stream, given, config, digest_of(config))
+        return Plan(spec, model, dataset, len(all_images), stream, given, config, run_digest(config))
 
 
 def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:
@@ -226,6 +275,25 @@ def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:
     if "seed" in {field.name for field in dataclasses.fields(method.options_type)}:
         given.setdefault("seed", spec.seed)
     return given, build_options(method, given)
+
+
+def _behind_method(method: type, options: Options) -> list[Any]:
+    """Return the classes and functions whose code a method with these options runs."""
+    behind: list[Any] = [*method.__mro__, *type(options).__mro__]
+    if hasattr(options, "make_partitioner"):
+        partitioner = options.make_partitioner()
+        behind += [
+            *type(partitioner).__mro__,
+            *(getattr(partitioner, name, "") for name in ("function", "package")),
+        ]
+    return behind
+
+
+def _behind_data(dataset: DomainDataset) -> list[Any]:
+    """Return the classes and functions whose code makes the images of a dataset."""
+    parts = [part for part in vars(dataset).values() if isinstance(part, DomainDataset)]
+    corruptions = getattr(dataset, "functions", {}).values()
+    return [*type(dataset).__mro__, *corruptions, *itertools.chain.from_iterable(map(_behind_data, parts))]
 
 
 def _text(value: Any) -> str:
@@ -240,11 +308,14 @@ def _open_data(source: str, options: str, preprocessing: Preprocessing | None = 
 
 
 def _part(whole: DomainDataset, scenario: str, *choice: Any) -> DomainDataset:
-    return streams.SCENARIOS[scenario].part(whole, *choice)
+    return streams.STREAM.load(scenario).part(whole, *choice)
 
 
-def _make_stream(dataset: DomainDataset, scenario: str, settings: str, batch_size: int, seed: int) -> Stream:
-    return streams.make(scenario, dataset, batch_size=batch_size, seed=seed, **json.loads(settings))
+def _make_stream(
+    dataset: DomainDataset, scenario: str, settings: str, batch_size: int, seed: int
+) -> tuple[Stream, streams.Summary]:
+    stream = streams.make(scenario, dataset, batch_size=batch_size, seed=seed, **json.loads(settings))
+    return stream, streams.summarize(stream, dataset)
 
 
 def _open_model(name: str, weights: str | None, classes: int, normalization: str | None) -> tuple[Classifier, str]:
@@ -254,7 +325,4 @@ def _open_model(name: str, weights: str | None, classes: int, normalization: str
 
 def _model_name(model: str) -> str:
     """Return the name of a model without the folder of its file."""
-    place, colon, name = model.rpartition(":")
-    if model.endswith(".safetensors"):
-        return Path(model).stem
-    return f"{Path(place).name}{colon}{name}" if place.endswith(".py") else model
+    return Path(model).stem if model.endswith(".safetensors") else public_name(model)

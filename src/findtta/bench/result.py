@@ -1,6 +1,7 @@
 """What a run gave: a JSON document, whether it is complete, and a flat row of it for other tools."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from typing import Any, Literal, Self
 
 from findtta._io import read_toml
 from findtta.errors import InputError
+from findtta.intervals import Scores
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,9 @@ class Result:
     per_domain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # samples, accuracy of each
     per_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # samples, accuracy of each
     per_round: list[float] = field(default_factory=list)  # accuracy of each pass over the data
+    samples: Mapping[str, str] = field(
+        default_factory=dict
+    )  # which were classified correctly, as ``Scores`` encode it
     # The accuracy curve: batch, accuracy so far, and as window the accuracy since the last point.
     running: Mapping[str, list[float]] = field(default_factory=dict)
     # Name, kind, channels, groups (mean and standard deviation), score and split of each adapted layer.
@@ -41,6 +46,11 @@ class Result:
     def accuracy(self) -> float:
         """The accuracy in per cent."""
         return self.metrics["accuracy"]
+
+    @functools.cached_property
+    def scores(self) -> Scores:
+        """Which samples were classified correctly, and the images they show."""
+        return Scores.decode(self.samples)
 
     @property
     def is_done(self) -> bool:
@@ -87,6 +97,15 @@ class Result:
                 kind.check(value, part, path)
             if result.spec.get(kind.asked) is not None:
                 kind.check(result.spec[kind.asked], f"spec.{kind.asked}")
+        if result.is_done:
+            try:
+                found = len(result.scores.values)
+            except ValueError as error:
+                raise InputError(f"not the result of a run: {error}") from error
+            if found != result.metrics["samples"]:
+                raise InputError(
+                    f"not the result of a run: samples must be {result.metrics['samples']} of them, got {found}."
+                )
         return result
 
 

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser.add_argument_group("settings of all runs; they override those of GRID"), RunSpec, _SHARED)
     how = parser.add_argument_group("how to run")
     add_flags(how, Execution)
+    how.add_argument("--again", action="store_true", help="run everything, also what is stored already")
     how.add_argument("--retry-failed", action="store_true", help="run again what failed the last time")
     how.add_argument("--dry-run", action="store_true", help="only print what would be run")
     add_runs(how)
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             specs,
             store,
             planner,
+            again=arguments.again,
             retry_failed=arguments.retry_failed,
             unplanned="raise" if arguments.grid is None else "store",
             progress=lambda spec: bar.update(),
@@ -74,7 +76,7 @@ def _execute(planned: Schedule, store: Store, executor: Executor) -> int:
     for record in planned.unplanned:
         tell(_outcome(record))
     if any(_is_limited(task) for task in planned.todo):
-        tell(f"at most {IMAGES:,} images per domain (--images N for another number, --images {ALL} for all)")
+        tell(f"{IMAGES:,} images per domain, drawn by the seed (--images N for another number, {ALL} for all)")
     total, computed = len(planned.todo), 0
     with progress_bar(total, "run") as bar:
 

@@ -7,6 +7,7 @@ from findtta import demo
 from findtta._progress import progress_bar
 from findtta.bench.executors import Task
 from findtta.bench.store import Store
+from findtta.cli.output import print_text
 from findtta.errors import MissingExtraError
 from findtta.report import write
 
@@ -45,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
             bar.update(int(done == 0))
 
         outcome = demo.run(store, seed=arguments.seed, images=arguments.images, watch=watch)
-    print(f"Accuracy in % (of the source model on clean images: {outcome.source:.1f}; * is the best)\n")
-    print(f"{outcome.table()}\n\n{outcome.sentences()}\n")
+    print_text(f"{outcome.table()}\n\n{outcome.sentences()}")
+    print(f"On clean images the source model has {outcome.source:.1f}%.\n")
     try:
         page = write(outcome.results.values(), arguments.runs / "report.html", title="findtta demo")
         print(f"The results are in {arguments.runs}/, and as a page to open in a browser: {page}")

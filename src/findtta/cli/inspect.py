@@ -6,13 +6,14 @@ import torch
 
 from findtta.errors import OptionError
 from findtta.inspection import inspect
-from findtta.models.open import NAMES, load_module
+from findtta.models.open import load_module
+from findtta.options import MODEL_NAMES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta inspect``."""
     parser.add_argument(
-        "model", help=f"{NAMES}; an architecture needs no weights here, and a callable returns the model"
+        "model", help=f"{MODEL_NAMES}; an architecture needs no weights here, and a callable returns the model"
     )
     parser.add_argument("--weights", metavar="FILE", help="state dict to load first (.pt or .safetensors)")
     parser.add_argument(

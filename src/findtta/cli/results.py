@@ -9,7 +9,7 @@ from typing import Any
 
 from findtta._extras import require
 from findtta._io import atomic_write, write_parquet
-from findtta.bench.comparison import compare
+from findtta.bench.comparison import BASELINE, compare
 from findtta.bench.naming import AXES, NamedRun, named_runs
 from findtta.bench.result import FLAT_COLUMNS, FLAT_GROUPS, VALUES, Result, flat
 from findtta.bench.store import Store
@@ -19,7 +19,7 @@ from findtta.errors import OptionError
 from findtta.tables import render
 
 _SHORTEST_SHOWN = 8  # characters of a digest
-_TABLE_OPTIONS = ("value", "rows", "columns", "mix")
+_TABLE_OPTIONS = ("value", "rows", "columns", "against", "mix")
 _LAYER_COLUMNS = ("name", "kind", "channels", "groups_mean", "groups_std", "score", "split")
 
 
@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tables.add_argument("--value", choices=tuple(VALUES), help="what cells show (default: accuracy)")
     tables.add_argument("--rows", choices=tuple(AXES), help="what the rows are (default: method)")
     tables.add_argument("--columns", choices=tuple(AXES), help="what the columns are (default: stream)")
+    tables.add_argument(
+        "--against", metavar="METHOD", help=f"method that differences are taken from (default: {BASELINE})"
+    )
     tables.add_argument(
         "--mix", action="store_true", default=None, help="one table for all; settings that differ become columns"
     )

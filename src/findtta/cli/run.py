@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     execution.check_device(spec.device)
     plan = planner.plan(spec)
     if len(plan.dataset) < plan.available:
-        used = f"{len(plan.dataset):,} of {plan.available:,} images, at most {spec.images:,} per domain"
+        used = f"{len(plan.dataset):,} of {plan.available:,} images, {spec.images:,} per domain, drawn by the seed"
         tell(f"{used} (--images N for another number, --images {ALL} for all)", quiet=quiet)
     if arguments.check:
         _check_clean_accuracy(plan, quiet=quiet)

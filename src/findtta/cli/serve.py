@@ -9,7 +9,7 @@ from pathlib import Path
 from findtta.cli.flags import add_flags, given
 from findtta.errors import OptionError
 from findtta.predictor import PredictorSettings
-from findtta.serve import Settings, serve
+from findtta.serve import Description, Settings, serve
 
 KEY_VARIABLE = "FINDTTA_API_KEY"
 _MODEL = {field.name for field in dataclasses.fields(PredictorSettings)}
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     settings = settings_of(arguments)
-    complete = serve(settings, lambda url, ray_address: _announce(settings, url, ray_address))
+    complete = serve(settings, _announce)
     how = "every accepted request was answered" if complete else "some accepted requests were not answered"
     print(f"findtta: stopped; {how}", file=sys.stderr)
     return 0 if complete else 1
@@ -55,10 +55,10 @@ def _api_key(file: Path | None) -> str | None:
     return key
 
 
-def _announce(settings: Settings, url: str, ray_address: str) -> None:
-    print(f"findtta: {settings.model} under {settings.method} serves at {url}", flush=True)
-    print(f"findtta: replicas run on Ray at {ray_address}", file=sys.stderr, flush=True)
-    if batches := settings.warm_up_batches:
+def _announce(url: str, description: Description, place: str) -> None:
+    print(f"findtta: {description.model} under {description.method} serves at {url}", flush=True)
+    print(f"findtta: replicas run {place}", file=sys.stderr, flush=True)
+    if batches := description.warm_up_batches:
         print(
             f"findtta: it warms up on its first {batches} batches, and again if its replica is replaced",
             file=sys.stderr,

@@ -29,16 +29,16 @@ def contact_sheet(
     the domains that a stream is made of. The seed is that of the choice of images.
     """
     require_int("images", images)
-    shown = dataset.pick(domains, severity).domains
-    if domains is None and CLEAN in dataset.domains and CLEAN not in shown:
-        shown = (CLEAN, *shown)
-    levels = {split_domain(domain)[1] for domain in shown} - {None}
+    shown = dataset.pick(domains, severity)
+    if domains is None and CLEAN in dataset.domains and CLEAN not in shown.domains:
+        shown = dataset.pick((CLEAN, *shown.domains))
+    levels = {split_domain(domain)[1] for domain in shown.domains} - {None}
     cells = []
-    for domain in shown:
+    for domain in shown.domains:
         kind, level = split_domain(domain)
         caption = kind.replace("_", " ") + (f" {level}" if level is not None and len(levels) > 1 else "")
-        rows = np.random.default_rng(seed).permutation(len(dataset.labels(domain)))[:images].astype(np.int64)
-        cells.append(_titled(_block(dataset.images(domain, rows)), caption, _CAPTION))
+        rows = np.random.default_rng(seed).permutation(len(shown.labels(domain)))[:images].astype(np.int64)
+        cells.append(_titled(_block(shown.images(domain, rows)), caption, _CAPTION))
     title = f"{dataset.name}, severity {severity}" if levels == {severity} else dataset.name
     sheet = _titled(_grid(cells, _columns(len(cells)), _GAP), title, _TITLE)
     return ImageOps.expand(sheet, _MARGIN, _PAPER)

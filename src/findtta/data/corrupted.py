@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from PIL import Image
 
 import findtta
@@ -29,7 +28,7 @@ from findtta._io import atomic_write
 from findtta._processes import ignore_sigint
 from findtta._progress import progress_bar
 from findtta.data.arrays import LABELS_FILE
-from findtta.data.corruptions import CORRUPTIONS, TABLES, corrupt
+from findtta.data.corruptions import CORRUPTION, TABLES, apply
 from findtta.data.dataset import (
     ALL_CORRUPTIONS,
     CLEAN,
@@ -46,6 +45,7 @@ from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.data.published import require_room
 from findtta.errors import InputError, OptionError, WorkerError, few
 from findtta.options import Count, Options, Seed, option, require_int, require_known
+from findtta.plugins import public_name
 
 Layout = Literal["arrays", "folders"]
 
@@ -59,10 +59,13 @@ class CorruptedDataset(DomainDataset):
     """A set with the domain ``"clean"``, as it is and under 19 corruptions at 5 severities, made on the fly.
 
     The corruption of an image depends on the seed and on its row only, not on the batch it is asked for in. The
-    constants, ``"cifar"`` or ``"imagenet"``, are the strengths of the corruptions; by default by image size.
+    constants, ``"cifar"`` or ``"imagenet"``, are the strengths of the corruptions; by default by image size. More
+    corruptions are those of other packages or files.
     """
 
-    def __init__(self, clean: DomainDataset, seed: int = 0, constants: str | None = None) -> None:
+    def __init__(
+        self, clean: DomainDataset, seed: int = 0, constants: str | None = None, more: Iterable[str] = ()
+    ) -> None:
         if CLEAN not in clean.domains:
             raise OptionError(
                 f"clean must be a dataset with the domain {CLEAN!r}, but {clean.name} has {few(clean.domains)}."
@@ -71,9 +74,15 @@ class CorruptedDataset(DomainDataset):
             require_known("constants", constants, TABLES)
         self.clean, self.seed, self.constants = clean, seed, constants
         self.name = f"{clean.name}-c (generated)"
+        self._more = tuple(more)
+        self.functions = {kind: CORRUPTION.load(kind) for kind in ALL_CORRUPTIONS}
+        for kind in self._more:
+            function = CORRUPTION.load(kind)
+            if self.functions.setdefault(public_name(kind), function) is not function:
+                raise OptionError(f"corruption: {kind!r} and another one are both called {public_name(kind)!r}.")
         self.domains = (
             CLEAN,
-            *(domain_name(kind, severity) for kind in ALL_CORRUPTIONS for severity in SEVERITIES),
+            *(domain_name(kind, severity) for kind in self.functions for severity in SEVERITIES),
         )
         self.classes, self.image_size = clean.classes, clean.image_size
         self.generated, self.preprocessing = True, clean.preprocessing
@@ -88,7 +97,17 @@ class CorruptedDataset(DomainDataset):
         kind, severity = split_domain(domain)
         if severity is None:
             return images
-        return corrupt(images, kind, severity, seed=self.seed, index=rows, constants=self.constants)
+        function = self.functions[kind]
+        return apply(function, images, kind, severity, seed=self.seed, index=rows, constants=self.constants)
+
+    def extended(self, kinds: Iterable[str]) -> DomainDataset:
+        more = [kind for kind in kinds if CORRUPTION.knows(kind)]
+        return CorruptedDataset(self.clean, self.seed, self.constants, (*self._more, *more)) if more else self
+
+
+def require_corruption(name: str, value: str) -> None:
+    """Raise unless a value is the name of a corruption."""
+    CORRUPTION.load(value)
 
 
 #: Makes some rows of a domain and writes them to a place; returns how many.
@@ -101,7 +120,7 @@ _Make = Callable[[str, Path], None]
 class Generation(Options):
     """How a clean set is corrupted and written."""
 
-    corruptions: tuple[Annotated[str, partial(require_known, known=CORRUPTIONS)], ...] = option(
+    corruptions: tuple[Annotated[str, require_corruption], ...] = option(
         MAIN_CORRUPTIONS, "corruptions", metavar="NAME", nargs="+", shown="the fifteen of the benchmark"
     )
     severities: tuple[Annotated[int, partial(require_int, low=1, high=5)], ...] = option(
@@ -142,7 +161,7 @@ def generate(
     finished is kept. Tables will show the name, such as ``"cifar10-c"``, and that the set is generated.
     """
     how = how or Generation()
-    dataset = CorruptedDataset(clean, seed=how.seed, constants=how.constants)
+    dataset = CorruptedDataset(clean, seed=how.seed, constants=how.constants, more=how.corruptions)
     count = len(clean.labels(CLEAN))
     layout = how.layout_for(clean)
     # All that the content depends on: two runs with the same settings make the same files.
@@ -170,7 +189,7 @@ def generate(
             for made in run(repeat(domain), repeat(place), blocks):
                 bar.update(made)
 
-        for position, corruption in enumerate(how.corruptions, start=1):
+        for position, corruption in enumerate(map(public_name, how.corruptions), start=1):
             bar.set_description(corruption)
             make_corruption(out, dataset, corruption, severities, make)
             bar.update(each * position - bar.n)  # what a former run had made
@@ -314,6 +333,8 @@ _of_worker: list[_Write] = []
 
 
 def _start_worker(write: _Write) -> None:
+    import torch
+
     torch.set_num_threads(1)  # the processes are the threads
     _of_worker.append(write)  # sent once, since it holds the dataset
 

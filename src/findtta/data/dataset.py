@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches, few
 from findtta.images import Preprocessing
 from findtta.options import require_int
+from findtta.plugins import public_name
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -113,6 +114,20 @@ class DomainDataset(ABC):
             labels[where] = self.labels(domain)[rows[where]]
         return images, labels
 
+    def image_numbers(self, domain_ids: Rows, rows: Rows) -> Rows:
+        """Return a number for the image that each sample shows, given as for :meth:`batch`.
+
+        Domains with the same labels are taken for copies of one set of images, as corrupted ones are: there a row
+        has the same number in all of them.
+        """
+        offsets: dict[bytes, int] = {}
+        next_offset, starts = 0, []
+        for labels in map(self.labels, self.domains):
+            start = offsets.setdefault(labels.tobytes(), next_offset)
+            next_offset = max(next_offset, start + len(labels))
+            starts.append(start)
+        return np.array(starts, np.int64)[domain_ids] + rows
+
     @cached_property
     def identity(self) -> str:
         """A digest of all labels, of a few images of every domain and of the preprocessing; not of the place."""
@@ -128,21 +143,33 @@ class DomainDataset(ABC):
                 digest.update(self.images(domain, rows).tobytes())
         return digest.hexdigest()[:16]
 
+    def extended(self, kinds: Sequence[str]) -> DomainDataset:
+        """Return the dataset with domains of more corruptions, if it makes its drift on the fly; else itself."""
+        return self
+
     def pick(
         self,
         domains: Sequence[str] | None = None,
         severity: int | Sequence[int] = 5,
         limit: int | None = None,
+        seed: int = 0,
     ) -> DomainDataset:
         """Return the part of the dataset that a stream is made of: some domains, and perhaps only some images.
 
         Args:
-            domains: Names such as ``"fog@3"``, ``"fog"`` (at the severities asked for), or ``"clean"``. By
-                default the fifteen corruptions of the benchmark, or all domains of a dataset without them.
+            domains: Names such as ``"fog@3"``, ``"fog"`` (at the severities asked for), or ``"clean"``, and where
+                drift is made on the fly also ``"mine.py:haze"``. By default the fifteen corruptions of the
+                benchmark, or all domains of a dataset without them.
             severity: The severity, or severities, of the names that do not say theirs.
-            limit: The largest number of images per domain, drawn once and alike for all domains.
+            limit: The largest number of images per domain, drawn at random and alike for all domains.
+            seed: Seed of that draw.
         """
         severities = (severity,) if isinstance(severity, int) else tuple(severity)
+        unknown = {split_domain(name)[0] for name in set(domains or ()).difference(self.domains)}
+        if others := unknown.difference(split_domain(domain)[0] for domain in self.domains):
+            whole = self.extended(sorted(others))
+            if whole is not self:
+                return whole.pick([public_name(name) for name in domains or ()], severities, limit, seed)
         known = set(self.domains)
         if domains is None:
             kinds = {split_domain(domain)[0] for domain in self.domains}
@@ -150,7 +177,8 @@ class DomainDataset(ABC):
             domains = main or list(self.domains)
         chosen: list[str] = []
         for wanted in domains:
-            names = [wanted] if wanted in known else [domain_name(wanted, level) for level in severities]
+            alone = wanted in known or split_domain(wanted)[1] is not None
+            names = [wanted] if alone else [domain_name(wanted, level) for level in severities]
             for name in names:
                 self.check_domain(name)
             chosen += [name for name in names if name not in chosen]
@@ -158,7 +186,7 @@ class DomainDataset(ABC):
             raise OptionError("domains must name at least one domain, but the list is empty.")
         if limit is not None:
             require_int("limit", limit)
-        return _Part(self, tuple(chosen), limit)
+        return _Part(self, tuple(chosen), limit, seed)
 
 
 class _Part(DomainDataset):
@@ -169,11 +197,13 @@ class _Part(DomainDataset):
         whole: DomainDataset,
         domains: tuple[str, ...],
         limit: int | None = None,
+        seed: int = 0,
         classes: tuple[str, ...] | None = None,
     ) -> None:
-        self.whole, self.limit, self.domains = whole, limit, domains
+        self.whole, self.limit, self.seed, self.domains = whole, limit, seed, domains
         self.name, self.classes, self.image_size = whole.name, classes or whole.classes, whole.image_size
         self.generated, self.preprocessing = whole.generated, whole.preprocessing
+        self._classes = classes
         places = {name: label for label, name in enumerate(self.classes)}
         self._label_of = np.array([places[name] for name in whole.classes], np.int64) if classes else None
 
@@ -184,8 +214,22 @@ class _Part(DomainDataset):
     def images(self, domain: str, rows: Rows) -> Images:
         return self.whole.images(domain, self._rows(domain)[rows])
 
+    def extended(self, kinds: Sequence[str]) -> DomainDataset:
+        whole = self.whole.extended(kinds)
+        if whole is self.whole or len(self.domains) < len(self.whole.domains):  # a part has no others
+            return self
+        return _Part(whole, whole.domains, self.limit, self.seed, self._classes)
+
     def _rows(self, domain: str) -> Rows:
-        return _drawn(len(self.whole.labels(domain)), self.limit)
+        return _drawn(len(self.whole.labels(domain)), self.limit, self.seed)
+
+    def image_numbers(self, domain_ids: Rows, rows: Rows) -> Rows:
+        places = np.array([self.whole.domains.index(domain) for domain in self.domains])
+        chosen = np.empty(len(rows), np.int64)
+        for domain_id in np.unique(domain_ids):
+            where = domain_ids == domain_id
+            chosen[where] = self._rows(self.domains[domain_id])[rows[where]]
+        return self.whole.image_numbers(places[domain_ids], chosen)
 
 
 def match_classes(
@@ -240,7 +284,7 @@ def match_classes(
 
 
 @lru_cache(maxsize=64)
-def _drawn(count: int, limit: int | None) -> Rows:
+def _drawn(count: int, limit: int | None, seed: int) -> Rows:
     # One draw per size of a domain: corrupted copies of one set keep the same images.
-    rows = np.random.default_rng(0).permutation(count)[:limit]
+    rows = np.random.default_rng(seed).permutation(count)[:limit]
     return np.sort(rows).astype(np.int64)

@@ -10,10 +10,17 @@ from findtta.data.corrupted import CorruptedDataset
 from findtta.data.dataset import CLEAN, DomainDataset
 from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root
 from findtta.data.shapes import Shapes
-from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
+from findtta.errors import InputError, OptionError, UnknownNameError, close_matches, few
 from findtta.images import Preprocessing
+from findtta.plugins import Kind
 
 SHAPES = "shapes"
+DATASET = Kind(
+    "dataset",
+    {SHAPES: Shapes},
+    "a subclass of findtta.data.DomainDataset or a function that returns one",
+    lambda found: issubclass(found, DomainDataset) if isinstance(found, type) else callable(found),
+)
 
 
 class Reader(NamedTuple):
@@ -70,8 +77,9 @@ def load(
 
     Args:
         source: ``"shapes"``, which needs no files; the name of a dataset that ``findtta data get`` fetched or
-            ``findtta data make`` made, such as ``"cifar10-c"`` or ``"cifar10-c-generated"``; or the path of a
-            file or folder. A ``Path`` is never taken for a name.
+            ``findtta data make`` made, such as ``"cifar10-c"`` or ``"cifar10-c-generated"``; ``"file.py:NAME"``, a
+            subclass of ``DomainDataset`` or a function that returns one, which gets the options; or the path of
+            a file or folder. A ``Path`` is never taken for a name.
         root: Where fetched datasets are; by default the folder ``findtta data`` uses.
         preprocessing: How image files are brought to size, such as ``findtta.models.preprocessing_of(model)``; the
             option ``image_size`` goes before it. Arrays, and the files of ImageNet-C, are used as they are.
@@ -92,8 +100,10 @@ def load(
         ('fog@5', 'snow@5')
     """
     drift = {name: options.pop(name) for name in ("seed", "constants") if options.get(name) is not None}
-    of_shapes = {"seed": drift["seed"]} if source == SHAPES and "seed" in drift else {}
-    dataset = load_as_is(source, root=root, preprocessing=preprocessing, **options, **of_shapes)
+    factory = _factory(source)
+    both = {"seed"} & drift.keys() & inspect.signature(factory).parameters.keys() if factory else set()
+    options |= {name: drift[name] for name in both}
+    dataset = load_as_is(source, root=root, preprocessing=preprocessing, **options)
     if dataset.domains == (CLEAN,):
         return CorruptedDataset(dataset, **drift)
     for name in drift:
@@ -110,31 +120,57 @@ def load_as_is(
 ) -> DomainDataset:
     """Open a dataset like :func:`load`, but leave a clean set clean, with the single domain ``"clean"``."""
     options = {name: value for name, value in options.items() if value is not None}
-    if source == SHAPES:
-        _check_options("shapes", options, [*inspect.signature(Shapes).parameters])
-        return Shapes(**options)
-    return read(_find(source, data_root(root)), preprocessing, **options)
+    factory = _factory(source)
+    if factory is None:
+        return read(_find(source, data_root(root)), preprocessing, **options)
+    try:
+        dataset = _make(str(source), factory, options, preprocessing)
+    except TypeError as error:
+        raise OptionError(f"data_options do not fit {source!r}: {error}.") from error
+    if not isinstance(dataset, DomainDataset):
+        raise OptionError(
+            f"dataset {source!r} must return a findtta.data.DomainDataset, got a {type(dataset).__name__}."
+        )
+    if missing := [name for name in DomainDataset.__annotations__ if not hasattr(dataset, name)]:
+        raise OptionError(f"dataset {source!r} must have {few(missing)}, but a {type(dataset).__name__} has not.")
+    return dataset
 
 
 def read(path: Path, preprocessing: Preprocessing | None = None, **options: Any) -> DomainDataset:
     """Open the dataset at a path, in one of the layouts of ``READERS``, with options as for :func:`load`."""
     for reader in READERS:
         if reader.matches(path):
-            parameters = inspect.signature(reader.read).parameters
-            known = [name for name in parameters if name not in ("path", "preprocessing")]
-            _check_options(f"{str(path)!r}, which is a {reader.layout}", options, known)
-            decoding = {"preprocessing": preprocessing} if "preprocessing" in parameters else {}
-            return reader.read(path, **options, **decoding)
+            what = f"{str(path)!r}, which is a {reader.layout}"
+            return _make(what, reader.read, options, preprocessing, path)
     raise InputError(f"source {str(path)!r} is not a dataset of a known layout. Known are:{_LAYOUTS}")
 
 
-def _check_options(what: str, options: dict[str, Any], known: list[str]) -> None:
+def _factory(source: str | Path) -> Callable[..., DomainDataset] | None:
+    """Return what makes a dataset that has a name but no files known here, or None."""
+    if not isinstance(source, str) or source in PUBLISHED or not DATASET.knows(source):
+        return None
+    factory: Callable[..., DomainDataset] = DATASET.load(source)
+    return factory
+
+
+def _make(
+    what: str,
+    make: Callable[..., DomainDataset],
+    options: dict[str, Any],
+    preprocessing: Preprocessing | None,
+    *path: Path,
+) -> DomainDataset:
+    """Call what makes a dataset with the options that it has."""
+    parameters = [*inspect.signature(make).parameters][len(path) :]
+    known = [name for name in parameters if name != "preprocessing"]
     for name in options:
         if name not in known:
             raise OptionError(
                 f"{name} is not an option of {what}.{close_matches(name, known)} Its options are "
                 f"{', '.join(known)}."
             )
+    decoding = {"preprocessing": preprocessing} if "preprocessing" in parameters else {}
+    return make(*path, **options, **decoding)
 
 
 def _find(source: str | Path, root: Path) -> Path:

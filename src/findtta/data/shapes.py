@@ -37,6 +37,7 @@ class Shapes(DomainDataset):
         self._labels = draw_labels(np.arange(count), seed, split)
 
     def labels(self, domain: str = CLEAN) -> Labels:
+        self.check_domain(domain)
         return self._labels
 
     def images(self, domain: str, rows: Rows) -> Images:

@@ -7,15 +7,20 @@ source standard deviations, and variances are multiples of the source's.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional.moments import replace_nan
 
 POISONED = -math.inf  # its weight is exactly 0 at any temperature
 LEAST_SIMILARITY = -2.0  # below any; that of a sample without others to its nearest neighbour
-NO_DRIFT = 1e-12  # keeps the similarity of samples without drift from being 0 / 0
+NO_DRIFT = 1e-12  # keeps similarities of samples without drift from being 0 / 0
 LEAST_DRIFT = 1e-6  # has a logarithm
-DEPTH_EXPONENT = 0.4  # divergence falls with depth, with drift and without: see docs/beyond-find.md
+# How these were chosen: see docs/beyond-find.md.
+DEPTH_EXPONENT = 0.4  # divergence falls with depth, with drift and without
+ALLOWED_SHARE, ALLOWED_EXPONENT = 0.8, 10  # common share that drift explains in the last layer, and before it
+CHANCE_SHARE = 0.5  # divided by the number of samples: common share of unrelated samples
+GUARD_SHARPNESS = 4
 
 
 def in_source_units(
@@ -120,3 +125,39 @@ def drift_gate(evidence: Tensor, layers: int, threshold: float, sharpness: float
         sharpness: How quickly the gate opens around the threshold.
     """
     return torch.sigmoid(sharpness * evidence - sharpness * math.log(drift_threshold(layers, threshold)))
+
+
+def common_share(shift: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the shifts of all samples of a batch point the same way.
+
+    The mean inner product of two samples, divided by the mean of one sample with itself. A shift of all channels
+    alike is left out: it is drift, never a class.
+
+    Args:
+        shift: Means in units of the source, ``(B, C)``.
+
+    Returns:
+        The share, scalar: 1 for equal shifts, about 0 for unrelated ones and for a single sample. And the number
+        of samples it is taken over, scalar: those that are not poisoned.
+    """
+    count = shift[:, 0].isfinite().sum(dtype=shift.dtype)
+    pattern = replace_nan(shift - shift.mean(1, keepdim=True))
+    total = pattern.sum(0)
+    pairs_to_one = total.square().sum() / pattern.square().sum().clamp_min(NO_DRIFT) - 1
+    return pairs_to_one / (count - 1).clamp_min(1), count
+
+
+def class_guard(share: Tensor, earlier: Tensor, count: Tensor, depth: float) -> Tensor:
+    """How far to trust neighbourhoods in a batch that may hold few classes, 0 to 1.
+
+    Drift that the samples share shows from the first layers on; a class that they share shows in the last layers
+    only. So the common share of a late layer is held against that of the layers before it.
+
+    Args:
+        share: Common share of the shifts in this layer, scalar; see :func:`common_share`.
+        earlier: Mean of the common shares of the layers before, scalar.
+        count: Number of samples, scalar.
+        depth: Place of the layer in the model: above 0, and 1 for the last.
+    """
+    allowed = ALLOWED_SHARE * depth**-ALLOWED_EXPONENT * F.relu(earlier).square() + CHANCE_SHARE / count
+    return 1 / (1 + (F.relu(share) / allowed) ** GUARD_SHARPNESS)

@@ -1,6 +1,7 @@
 """Models: small ResNets, those of timm, trained weights and their cards, and the one opener of all."""
 
-from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard
+from findtta.images import NORMALIZATIONS
+from findtta.models.card import Classifier, ModelCard
 from findtta.models.check import AccuracyCheck, check_clean_accuracy
 from findtta.models.open import load, load_module, preprocessing_of
 from findtta.models.weights import weights_digest

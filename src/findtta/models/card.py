@@ -12,26 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from findtta.errors import OptionError
-from findtta.images import Interpolation
+from findtta.images import NORMALIZATION, NORMALIZATIONS, Interpolation, Triple
 from findtta.options import require_known
-
-Triple = tuple[float, float, float]
-
-#: Mean and standard deviation of the RGB channels, by the dataset they were measured on.
-NORMALIZATIONS: Mapping[str, tuple[Triple, Triple]] = {
-    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    "half": ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
-    # The standard deviations are too small by a fifth, as in most published CIFAR-10 checkpoints.
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    # Colour means only, on the 0..255 scale, with R and B in RGB order.
-    "caffe": ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255)),
-}
-
-
-#: How a normalization can be given, for help texts and errors.
-NORMALIZATION = f"{', '.join(NORMALIZATIONS)}, or MEAN/STD such as 0.5,0.5,0.5/0.25,0.25,0.25"
 
 
 @dataclass(frozen=True, kw_only=True)

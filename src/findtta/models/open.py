@@ -1,23 +1,18 @@
 """The one opener of models: whatever a user names becomes a model that takes RGB in [0, 1] and says its input."""
 
 import dataclasses
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from findtta.errors import MissingExtraError, OptionError
-from findtta.images import Interpolation, Preprocessing
-from findtta.models.card import NORMALIZATIONS, Classifier, ModelCard, Triple, find_normalization
+from findtta.errors import OptionError
+from findtta.images import NORMALIZATIONS, Interpolation, Preprocessing, Triple
+from findtta.models.card import Classifier, ModelCard, find_normalization
 from findtta.models.weights import fit, read_weights
 from findtta.models.zoo import ARCHITECTURES, SHIPPED, TORCHVISION_HINT, build, find_architecture, timm_input
-
-#: What ``load`` takes, for help texts.
-NAMES = "a shipped model, an architecture or timm:NAME with weights, a .safetensors file, or file.py:CALLABLE"
+from findtta.plugins import find_object, is_reference
 
 #: What cards of weights trained on these datasets mean where they say nothing about it.
 _IMAGES = {"image_size": 32, "crop": 1.0, "interpolation": "bilinear"}
@@ -197,37 +192,15 @@ def _load_own(
 
 
 def _call(target: str) -> nn.Module:
-    place, _, name = target.rpartition(":")
-    if not place or not name:
+    if not is_reference(target):
         raise OptionError(f"model must look like timm:NAME, module:CALLABLE or file.py:CALLABLE, got {target!r}.")
     try:
-        module = _import(place)
-    except MissingExtraError:
-        raise
-    except (ImportError, OSError, SyntaxError) as error:
-        raise OptionError(
-            f"model: {place!r} cannot be imported ({error}). Give a module on the path, or a file."
-        ) from error
-    except RuntimeError as error:
+        factory = find_object("model", target, callable, "a torch.nn.Module or a function that returns one")
+    except OptionError as error:
         if "torchvision::" not in str(error):
             raise
-        raise OptionError(f"model: {place!r} cannot be imported ({error}). {TORCHVISION_HINT}") from error
-    factory = getattr(module, name, None)
-    if factory is None:
-        raise OptionError(f"model: {place!r} has no {name!r}.")
+        raise OptionError(f"{error} {TORCHVISION_HINT}") from error
     model = factory if isinstance(factory, nn.Module) else factory()
     if not isinstance(model, nn.Module):
         raise OptionError(f"model {target!r} must give a torch.nn.Module, but gave a {type(model).__name__}.")
     return model
-
-
-def _import(place: str) -> Any:
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no module in {place}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module

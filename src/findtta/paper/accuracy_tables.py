@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from findtta.tables import Cell, Column, Table
 
 #: The paper's names of streams.
 STREAM_TITLES = {"crossmix": "CrossMix", "random": "Random", "shuffle": "Shuffle", "static": "Static"}
+FIND = "FIND"
+MARGINS = "ours ± half of the 95% interval, clustered by image"
+INTERVALS = "95% intervals, paired by sample, clustered by image"
 _STREAMS = {
     "random": "random:variant=paper",
     "wild": "wild:delta={delta},variant=paper",
@@ -53,7 +56,7 @@ class AccuracyTable(Item):
         for column in self._shown(study.context):
             name, slash, _ = column.name.partition("/")
             parts.setdefault(name if slash else "", []).append(column)
-        tables = [self._part(study, name, columns) for name, columns in parts.items()]
+        tables = [part for name, columns in parts.items() for part in self._part(study, name, columns)]
         return tables + [rounds for column in self.paper.columns for rounds in self._rounds(study, column)]
 
     def claims(self, study: Study) -> list[Table]:
@@ -74,7 +77,7 @@ class AccuracyTable(Item):
         paper, spread = row.values.get(column.name), row.spreads.get(column.name)
         if column.average_of:
             cells = [self.cell(study, row, self.paper.column(name)) for name in column.average_of]
-            return Cell(values=mean_values(cell.values for cell in cells), paper=paper, spread=spread)
+            return Cell.average(cells, paper=paper, spread=spread)
         count = column.settings.get("domains", len(MAIN_CORRUPTIONS))
         return study.cell(
             self._setup(study.context, column),
@@ -131,18 +134,17 @@ class AccuracyTable(Item):
         printed = [column for column in self.paper.columns if run.issuperset(column.average_of or (column.name,))]
         return (printed or list(self.paper.columns)) + self._added(context)
 
-    def _part(self, study: Study, name: str, columns: list[PaperColumn]) -> Table:
+    def _part(self, study: Study, name: str, columns: list[PaperColumn]) -> list[Table]:
         scenario = str(self.paper.settings.get("scenario", name))
         title = STREAM_TITLES.get(name) or DATASETS.get(name) or STREAM_TITLES.get(scenario)
-        return table(
-            f"{title}, accuracy in %" if title else f"{self.title}, in %",
-            "method",
-            [self._heading(study.context, column) for column in columns],
-            {
-                self.row_title(row): [self.cell(study, row, column) for column in columns]
-                for row in self.rows(study.context)
-            },
-        )
+        heading = f"{title}, accuracy in %" if title else f"{self.title}, in %"
+        headings = [self._heading(study.context, column) for column in columns]
+        cells = {
+            self.row_title(row): [self.cell(study, row, column) for column in columns]
+            for row in self.rows(study.context)
+        }
+        accuracies = table(f"{heading}; {MARGINS}", "method", headings, cells)
+        return [accuracies, *gains(title or self.title, headings, cells)]
 
     def _heading(self, context: Context, column: PaperColumn) -> Column:
         if column.average_of:
@@ -173,11 +175,18 @@ class AccuracyTable(Item):
         return [rounds]
 
 
-def mean_values(values: Iterable[Mapping[int, float]]) -> dict[int, float]:
-    """Return the mean of several numbers for each seed that all of them have."""
-    known = list(values)
-    seeds = sorted(set.intersection(*map(set, known))) if known else []
-    return {seed: statistics.fmean(one[seed] for one in known) for seed in seeds}
+def gains(title: str, columns: Iterable[Column], cells: Mapping[str, Sequence[Cell]]) -> list[Table]:
+    """Return how far FIND is above every other row, paired by sample, if there is anything to compare."""
+    own = cells.get(FIND, [])
+    rows = {
+        name: [mine.minus(theirs) for mine, theirs in zip(own, row, strict=True)]
+        for name, row in cells.items()
+        if own and name != FIND
+    }
+    if not any(cell.values for row in rows.values() for cell in row):
+        return []
+    signed = [Column(title=column.title, kind="signed", unit="points") for column in columns]
+    return [table(f"{title}, gain of FIND over each in points; {INTERVALS}", "FIND over", signed, rows)]
 
 
 # Claims: the numbers that the paper gives in its text
@@ -217,7 +226,7 @@ def _compared(claim: Claim, get: GetCell) -> Cell:
         if side is not None
     )
     available = [pair for pair in zip(lefts, rights, strict=True) if pair[0].values and pair[1].values]
-    own, base = (mean_values(pair[side].values for pair in available) for side in (0, 1))
+    own, base = (Cell.average(pair[side] for pair in available).values for side in (0, 1))
     paper = claim.recompute()
     if 0 < len(available) < len(lefts):
         sides = zip(*available, strict=True)

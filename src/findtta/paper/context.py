@@ -14,9 +14,8 @@ from findtta.bench import RunSpec
 from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
 from findtta.errors import FindTTAError, InputError, OptionError
-from findtta.models.card import NORMALIZATION
-from findtta.models.open import NAMES
-from findtta.options import Count, Options, Seed, make_options, option, require_known
+from findtta.images import NORMALIZATION
+from findtta.options import MODEL_NAMES, Count, Options, Seed, make_options, option, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 
 RESNET = "ResNet-50"
@@ -38,7 +37,7 @@ class Setup(Options):
         shown="by the name of the data",
         repeat=True,
     )
-    model: str = option("shapes-resnet26", NAMES, repeat=True)
+    model: str = option("shapes-resnet26", MODEL_NAMES, repeat=True)
     weights: str | None = option(None, "weights of an architecture", metavar="FILE", repeat=True)
     normalization: str | None = option(
         None, f"mean and standard deviation of the input: {NORMALIZATION}", shown="the model's own", repeat=True
@@ -166,7 +165,7 @@ def make_setup(fields: Mapping[str, Any]) -> Setup:
             )
         setup = dataclasses.replace(setup, stands_for=guesses[0])
     if setup.data != SHAPES and "model" not in given:
-        raise OptionError(f"--model must be given with --data {setup.data}: {NAMES}.")
+        raise OptionError(f"--model must be given with --data {setup.data}: {MODEL_NAMES}.")
     return setup
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from findtta.paper import numbers
-from findtta.paper.accuracy_tables import STREAM_TITLES, stream_of
+from findtta.paper.accuracy_tables import INTERVALS, MARGINS, STREAM_TITLES, gains, stream_of
 from findtta.paper.context import Setup
 from findtta.paper.feature_figures import measured_groups
 from findtta.paper.items import Item, table
@@ -105,22 +105,12 @@ class GroupingControl(Item):
         }
         titles = [STREAM_TITLES[stream] for stream in self.streams]
         accuracies = table(
-            f"{setup.title}, accuracy in %",
+            f"{setup.title}, accuracy in %; {MARGINS}",
             "groups",
             (Column(title=title, kind="ours" if title == "Static" else "compared") for title in titles),
             cells,
         )
-        gains = table(
-            f"{setup.title}, gain of FIND over each, in points",
-            "FIND over",
-            (Column(title=title, unit="points") for title in titles),
-            {
-                name: [minus(*pair) for pair in zip(cells["FIND"], of_row, strict=True)]
-                for name, of_row in cells.items()
-                if name != "FIND"
-            },
-        )
-        return [accuracies, gains]
+        return [accuracies, *gains(setup.title, accuracies.columns, cells)]
 
     def _cell(self, study: Study, setup: Setup, stream: str, grouping: str) -> Cell:
         printed = numbers.printed_accuracy(stream, setup.stands_for) if stream != "static" else None
@@ -138,14 +128,6 @@ class GroupingControl(Item):
         )
 
 
-def minus(left: Cell, right: Cell) -> Cell:
-    """Return the difference of two cells, seed by seed."""
-    seeds = [seed for seed in left.values if seed in right.values]
-    return Cell(
-        values={seed: left.values[seed] - right.values[seed] for seed in seeds}, text=left.text or right.text
-    )
-
-
 @dataclass(kw_only=True, eq=False)
 class CleanControl(Item):
     """What adaptation costs where there is nothing to adapt to: clean and mostly clean streams."""
@@ -157,14 +139,14 @@ class CleanControl(Item):
         columns = []
         rows: dict[str, list[Cell]] = {}
         for name in self.streams:
-            columns += [Column(title=name), Column(title="against Source", unit="points")]
+            columns += [Column(title=name), Column(title="against Source", kind="signed", unit="points")]
         for method in METHODS:
             if study.context.wants(method) or method == "source":
                 cells = rows[display(method)] = []
                 for stream in self.streams:
                     own, source = (self._cell(study, setup, stream, name) for name in (method, "source"))
-                    cells += [own, minus(own, source)]
-        title = f"{setup.title}, accuracy in %, and points against the source model"
+                    cells += [own, own.minus(source)]
+        title = f"{setup.title}, accuracy in %, and points against the source model; {INTERVALS}"
         return [table(title, "method", columns, rows)]
 
     def _cell(self, study: Study, setup: Setup, stream: str, method: str) -> Cell:

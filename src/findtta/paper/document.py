@@ -143,5 +143,6 @@ class Document:
                 f"{setup['data']} (identity {', '.join(setup['identities'])}) for {setup['stands_for']}: {images} "
                 f"images in each of {domains} domains; {setup['model']}, weights {setup['weights'][:12]}"
             )
+        lines += [f"{stream}: {composition}" for stream, composition in record["compositions"].items()]
         counts = [f"{name}: {len(record[name])}" for name in ("runs", "streams", "readings")]
         return [*lines, ", ".join(counts), *([f"command: {record['command']}"] if record["command"] else [])]

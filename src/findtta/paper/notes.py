@@ -8,6 +8,7 @@ from typing import Any
 import findtta
 from findtta._io import read_toml
 from findtta.bench import RunSpec
+from findtta.bench.comparison import describe_stream
 from findtta.errors import few
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.context import Context, Setup, is_dataset
@@ -72,12 +73,16 @@ def provenance(context: Context, results: Results) -> dict[str, Any]:
     """Return what the numbers come from, as plain values; data are identified by name and content, not by path."""
     streams = {
         config["stream"]["digest"]: {
-            **{name: config["stream"][name] for name in ("scenario", "settings", "samples", "digest")},
+            **{name: value for name, value in config["stream"].items() if name != "batch_size"},
             "seed": config["seed"],
             "data": config["data"]["identity"],
         }
         for config in _configs(results)
     }
+    by_stream = defaultdict(list)
+    for run in results.runs:
+        if run.config:
+            by_stream[f"{run.spec['stream']} of {run.config['data']['name']}"].append(run)
     machines = [
         {name: record.environment.get(name) for name in ("system", "device", "threads", "python", "torch")}
         for record in results.records
@@ -92,6 +97,7 @@ def provenance(context: Context, results: Results) -> dict[str, Any]:
         "device": context.device,
         "setups": [_setup_record(setup, configs) for setup, configs in _by_setup(context, results)],
         "streams": list(streams.values()),
+        "compositions": {name: describe_stream(runs) for name, runs in by_stream.items()},
         "machines": [machine for index, machine in enumerate(machines) if machine not in machines[:index]],
         "runs": sorted(result.digest for result in results.runs),
         "readings": sorted(reading.digest for reading in results.readings),

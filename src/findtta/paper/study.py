@@ -14,12 +14,14 @@ import torch
 
 from findtta._io import write_file
 from findtta.bench import Planner, Result, RunSpec
+from findtta.bench.code import code_digest, module_files
 from findtta.bench.evaluate import machine_record
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
 from findtta.bench.plan import digest_of
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
+from findtta.intervals import interval
 from findtta.paper.context import Context, Setup
 from findtta.paper.measure import MEASUREMENTS
 from findtta.tables import Cell
@@ -126,19 +128,27 @@ class Study:
     def cell(
         self,
         setup: Setup | None,
-        read: Callable[[Result], float] = lambda result: result.accuracy,
+        read: Callable[[Result], float] | None = None,
         *,
         paper: float | None = None,
         spread: float | None = None,
         **settings: Any,
     ) -> Cell:
-        """Return a number of a run for each seed, the accuracy by default, beside the paper's number.
+        """Return a number of a run for each seed, by default the accuracy with its interval, beside the paper's.
 
         ``spread`` is what the paper prints after a plus-minus sign. Without a setup the cell has only the paper's.
         """
         found = self.runs(setup, **settings) if setup else {}
-        values = {seed: read(result) for seed, result in found.items() if result.status == "done"}
-        return Cell(paper=paper, spread=spread, values=values, text=FAILED if len(values) < len(found) else "")
+        done = {seed: result for seed, result in found.items() if result.status == "done"}
+        scores = {seed: result.scores for seed, result in done.items() if read is None}
+        return Cell(
+            paper=paper,
+            spread=spread,
+            values={seed: read(result) if read else result.accuracy for seed, result in done.items()},
+            margin=interval(scores.values()).margin if scores else None,
+            scores=scores,
+            text=FAILED if len(done) < len(found) else "",
+        )
 
     def reading(self, kind: str, setup: Setup, settings: Mapping[str, Any], **run: Any) -> Reading:
         """Return the reading of a measurement, of the first seed."""
@@ -204,7 +214,8 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
         plan = planner.plan(probe.spec)
     except FindTTAError as error:
         return Reading(digest=digest_of(asked), status="failed", probe=asked, error=_error(error))
-    digest = digest_of({"kind": probe.kind, "settings": dict(probe.settings), "run": plan.digest})
+    asked_of = {"kind": probe.kind, "settings": dict(probe.settings), "run": plan.digest}
+    digest = digest_of({**asked_of, "code": code_digest(module_files([MEASUREMENTS[probe.kind]]))})
     path = store.folder / PROBES / f"{digest}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file is measured again
         known = Reading(**json.loads(path.read_text(encoding="utf-8")))

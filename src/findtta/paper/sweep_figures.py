@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from findtta.data.dataset import MAIN_CORRUPTIONS
-from findtta.paper.accuracy_tables import STREAM_TITLES, mean_values, stream_of
+from findtta.paper.accuracy_tables import STREAM_TITLES, stream_of
 from findtta.paper.context import Context, Setup
 from findtta.paper.cost_tables import timed, timing_notes
 from findtta.paper.items import Item
@@ -45,9 +45,9 @@ def sweep(
         found = []
         for x, variants in points.items():
             cells = [study.cell(setup, **line, **variant) for variant in variants]
-            cell = Cell(values=mean_values(cell.values for cell in cells))
+            cell = Cell.average(cells)
             if cell.mean is not None and math.isfinite(cell.mean):
-                found.append((float(x), cell.mean, cell.std or 0.0))
+                found.append((float(x), cell.mean, cell.uncertainty or 0.0))
         if found:
             x_values, y_values, spread = zip(*found, strict=True)
             series.append(Series(name=name, look=look, x=x_values, y=y_values, spread=spread))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,7 +12,8 @@ from torch import Tensor
 from findtta._extras import require
 from findtta.errors import OptionError
 from findtta.functional.partition import NORM_FLOOR
-from findtta.options import Options, make_options, option, require_known
+from findtta.options import Options, make_options, option
+from findtta.plugins import Kind, takes
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -49,6 +49,8 @@ class Partitioner(Options):
     name: ClassVar[str]
     #: Whether it can be part of a fixed graph.
     exportable: ClassVar[bool] = True
+    #: Whether the groups of the same samples in another order are others.
+    depends_on_order: ClassVar[bool] = False
     #: Settings with which it behaves like its library with default arguments.
     library_defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -153,14 +155,26 @@ class NoisyHostPartitioner(HostPartitioner):
         return np.where(labels == NOISE, alone, labels)
 
 
+PARTITIONER = Kind(
+    "partitioner",
+    BUILT_IN,
+    "a subclass of findtta.partitioners.Partitioner or a function of features",
+    lambda found: (
+        issubclass(found, Partitioner)
+        if isinstance(found, type)
+        else isinstance(found, Partitioner) or takes(found, 1)
+    ),
+)
+
+
 def partitioner_names() -> list[str]:
     """Names of all partitioners, without importing them."""
-    return list(BUILT_IN)
+    return PARTITIONER.names()
 
 
-def partitioners() -> dict[str, type[Partitioner]]:
-    """Return the classes of all partitioners by name."""
-    return {name: _load(name) for name in BUILT_IN}
+def partitioners() -> dict[str, Any]:
+    """Return the classes of all partitioners by name; those of other packages may be functions."""
+    return PARTITIONER.available()
 
 
 def make_partitioner(
@@ -168,8 +182,9 @@ def make_partitioner(
 ) -> Partitioner:
     """Make a partitioner from its name (see :func:`partitioner_names`) and options, or from a function.
 
-    A function takes features ``(B, C)`` and returns whole numbers ``(B,)``, equal for samples of one group. If a
-    partitioner needs a package that is not installed, ``MissingExtraError`` is raised.
+    A name may be ``file.py:NAME``, of a subclass of :class:`Partitioner` or of a function. A function takes
+    features ``(B, C)`` and returns whole numbers ``(B,)``, equal for samples of one group. If a partitioner needs
+    a package that is not installed, ``MissingExtraError`` is raised.
 
     Example:
         >>> import torch
@@ -178,23 +193,21 @@ def make_partitioner(
     """
     given = dict(options or {})
     if isinstance(partitioner, str):
-        return make_options(f"partitioner {partitioner!r}", _load(partitioner), given)
+        found = PARTITIONER.load(partitioner)
+        if isinstance(found, type):
+            return make_options(f"partitioner {partitioner!r}", found, given)
+        partitioner = found
     if not callable(partitioner) or isinstance(partitioner, type):
         raise OptionError(
-            f"partitioner must be a name or a function of features, got {partitioner!r}. The names "
+            f"partitioner must be a name, file.py:NAME or a function of features, got {partitioner!r}. The names "
             f"are {', '.join(BUILT_IN)}."
         )
     if given:
         raise OptionError(
             f"partitioner_options must be left out where 'partitioner' is a function, got {given!r}. "
-            "Bind them to the function (functools.partial)."
+            "Bind them to the function (functools.partial), or make it a subclass of Partitioner with options."
         )
     return partitioner if isinstance(partitioner, Partitioner) else Custom(partitioner)
-
-
-def _load(name: str) -> type[Partitioner]:
-    require_known("partitioner", name, BUILT_IN)
-    return resolve_name(BUILT_IN[name])
 
 
 def is_usable(features: Tensor) -> Tensor:

@@ -58,6 +58,7 @@ class Random(Partitioner):
 
     name = "random"
     exportable = False  # a graph cannot draw from a generator of its own
+    depends_on_order = True
 
     seed: Seed = option(0, "seed of the permutation")
 

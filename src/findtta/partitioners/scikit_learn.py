@@ -85,6 +85,7 @@ class Birch(ScikitLearn):
     """Samples are added one by one to a tree of groups of bounded radius, so that their order matters."""
 
     name = "birch"
+    depends_on_order = True
     library_defaults: ClassVar[Mapping[str, Any]] = {"radius": 0.5, "clusters": 3, "metric": "euclidean"}
 
     radius: AtLeastZero | None = option(

@@ -18,7 +18,7 @@ from torch import Tensor
 from findtta._extras import require
 from findtta._io import finite
 from findtta._processes import usable_cores
-from findtta._ray import ray_session, worker_error
+from findtta._ray import Place, ray_session, worker_error
 from findtta.errors import OptionError, WorkerError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.settings import Settings
@@ -136,7 +136,7 @@ def compute_on_ray(
         batches = dataset.flat_map(_read, num_cpus=_READER_CPUS, fn_kwargs={"reader": reader})
         predicted = batches.map(
             _Worker,
-            fn_constructor_args=(ray.put((settings, state)),),
+            fn_constructor_args=(Place.here(), ray.put((settings, state))),
             compute=data.ActorPoolStrategy(size=workers),
             num_cpus=settings.threads,
             num_gpus=1 if settings.on_gpu else None,
@@ -161,7 +161,8 @@ def _read(row: Record, reader: Reader) -> Iterator[Record]:
 class _Worker:
     """Predicts batches; lives in an actor."""
 
-    def __init__(self, recipe: Any) -> None:
+    def __init__(self, place: Place, recipe: Any) -> None:
+        place.enter()  # before anything is found by its name there
         settings, state = require("ray", "ray", "a worker").get(recipe)
         self._top: int | None = settings.top
         torch.set_num_threads(settings.threads)

@@ -9,10 +9,11 @@ import hmac
 import logging
 import os
 import re
+import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
@@ -25,9 +26,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import findtta
-from findtta.images import Pixels
+from findtta.images import Pixels, Preprocessing
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Unavailable
+from findtta.serve.open_inference import inference_routes
 from findtta.serve.pages import Comparison, add_pages, compare_routes, png_url
 from findtta.serve.requests import (
     OPENAPI,
@@ -44,7 +46,7 @@ from findtta.serve.requests import (
 from findtta.serve.settings import Settings
 from findtta.serve.telemetry import Telemetry
 
-REQUEST_ID = "findtta.request_id"
+REQUEST_ID, BATCH_ID = "findtta.request_id", "findtta.batch_id"
 _SECURITY = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -55,30 +57,33 @@ _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _log = logging.getLogger(__name__)
 
 
-class _Row(NamedTuple):
+Content = TypeVar("Content")
+About = TypeVar("About")
+Receiver = Callable[[Headers, Chunks, int], Awaitable[Content]]
+Reader = Callable[[Content, Settings, Preprocessing], tuple[list[Pixels], About]]
+
+
+class Row(NamedTuple):
     """The prediction for one image: a row of its batch."""
 
     probabilities: NDArray[np.float32]
     group: int
     drift: float
     batch_size: int
+    batch_id: str
 
 
 @dataclass(eq=False)
 class Frontend:
-    """The state of a running server, and ``app``, which a web server runs.
-
-    The page's comparison loads the model when it is first used, unless one is given that has it already.
-    """
+    """The state of a running server, and ``app``, which a web server runs."""
 
     settings: Settings
     description: Description
     engine: Engine
     telemetry: Telemetry
-    comparison: Comparison | None = None
 
     def __post_init__(self) -> None:
-        self._batcher = Batcher[Pixels, _Row](
+        self._batcher = Batcher[Pixels, Row](
             run=self._predict_batch,
             max_batch=self.settings.max_batch,
             wait_s=self.settings.wait_ms / 1000,
@@ -90,7 +95,7 @@ class Frontend:
         self._pending_bytes = 0
         self._active = 0
         self._draining = False
-        self.app = self._build(self.comparison or Comparison(self.settings))
+        self.app = self._build()
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
@@ -107,21 +112,35 @@ class Frontend:
 
         The body is an image file, an npy array, several files as multipart/form-data, or JSON.
         """
+        rows, digests = await self.predict_images(request, receive, read_request)
+        content = {
+            "predictions": [self._entry(row, digest, top) for row, digest in zip(rows, digests, strict=True)],
+            "request_id": request.scope[REQUEST_ID],
+            "model": self.description.model,
+            "method": self.description.method,
+            "batch_size": rows[0].batch_size,
+            "batch_id": rows[0].batch_id,
+        }
+        return json_response(content)
+
+    async def predict_images(
+        self, request: Request, receive: Receiver[Content], read: Reader[Content, About]
+    ) -> tuple[Sequence[Row], About]:
+        """Predict the images of a request, in one batch; also returns what else ``read`` found in its body.
+
+        Args:
+            request: The request.
+            receive: Reads the body as it arrives.
+            read: Decodes its images, on another thread.
+        """
         with self._accepted():
             loop = asyncio.get_running_loop()
             start = loop.time()
-            images, digests = await self._read(request)
+            images, about = await self._read(request, receive, read)
             left = self.settings.timeout_s - (loop.time() - start)
             rows = await self._batcher.submit(images, max(left, 0.001))
-            content = {
-                "predictions": [self._entry(row, digest, top) for row, digest in zip(rows, digests, strict=True)],
-                "request_id": request.scope[REQUEST_ID],
-                "model": self.description.model,
-                "method": self.description.method,
-                "batch_size": rows[0].batch_size,
-            }
-            self.telemetry.seconds.observe(loop.time() - start)
-            return json_response(content)
+            request.scope[BATCH_ID] = rows[0].batch_id
+            return rows, about
 
     async def preprocess(self, request: Request) -> Response:
         """Return images as the model gets them, resized and cropped: PNG files as data: URLs.
@@ -129,7 +148,7 @@ class Frontend:
         The body is as for a prediction, which is the same for such a file as for the original.
         """
         with self._accepted():
-            images, digests = await self._read(request)
+            images, digests = await self._read(request, receive, read_request)
             files = await run_in_threadpool(lambda: list(map(png_url, images)))
             rows = [{"data": data, "digest": digest} for data, digest in zip(files, digests, strict=True)]
             return json_response({"images": rows, "request_id": request.scope[REQUEST_ID]})
@@ -138,6 +157,12 @@ class Frontend:
         """Describe the model, its method and what is accepted."""
         description = self.description.to_dict()
         return json_response({**description, "limits": self.settings.public(), "findtta": findtta.__version__})
+
+    async def live(self) -> Response:
+        """Tell whether the server works; status 503 means that only a restart can help."""
+        return json_response(
+            {"status": "failed" if self.engine.failed else "ok"}, 503 if self.engine.failed else 200
+        )
 
     async def health(self) -> Response:
         """Tell whether requests are accepted."""
@@ -161,8 +186,9 @@ class Frontend:
         finally:
             self._active -= 1
 
-    async def _read(self, request: Request) -> tuple[list[Pixels], list[str]]:
-        """Read the body as it arrives, and decode its images on another thread."""
+    async def _read(
+        self, request: Request, receive: Receiver[Content], read: Reader[Content, About]
+    ) -> tuple[list[Pixels], About]:
         held = 0
 
         async def counted() -> Chunks:
@@ -178,20 +204,19 @@ class Frontend:
             async with reading(self.settings.timeout_s):
                 content = await receive(request.headers, counted(), self.settings.most_images)
             async with self._decoders:
-                return await run_in_threadpool(
-                    read_request, content, self.settings, self.description.preprocessing
-                )
+                return await run_in_threadpool(read, content, self.settings, self.description.preprocessing)
         finally:
             self._pending_bytes -= held
 
-    async def _predict_batch(self, images: Sequence[Pixels]) -> Sequence[_Row]:
+    async def _predict_batch(self, images: Sequence[Pixels]) -> Sequence[Row]:
+        batch_id = uuid.uuid4().hex
         predictions = await self.engine.predict(np.stack(images))
         self.telemetry.count_batch(predictions)
         groups, drift = predictions.last_groups.tolist(), predictions.sample_drift.tolist()
         rows = zip(predictions.probabilities, groups, drift, strict=True)
-        return [_Row(*row, batch_size=len(images)) for row in rows]
+        return [Row(*row, batch_size=len(images), batch_id=batch_id) for row in rows]
 
-    def _entry(self, row: _Row, digest: str, top: int) -> dict[str, Any]:
+    def _entry(self, row: Row, digest: str, top: int) -> dict[str, Any]:
         """Return one prediction; classes of equal probability are listed in their order."""
         best = np.argsort(-row.probabilities, kind="stable")[:top].tolist()
         labels = self.description.labels
@@ -206,7 +231,7 @@ class Frontend:
             "digest": digest,
         }
 
-    def _build(self, comparison: Comparison) -> ASGIApp:
+    def _build(self) -> ASGIApp:
         app = FastAPI(
             title="findtta",
             version=findtta.__version__,
@@ -217,25 +242,26 @@ class Frontend:
         )
         app.post("/v1/predict", response_class=Response, openapi_extra=OPENAPI)(self.predict)
         app.post("/v1/preprocess", response_class=Response, openapi_extra=OPENAPI)(self.preprocess)
-        for path, endpoint in {"/v1/info": self.info, "/healthz": self.health, "/metrics": self.metrics}.items():
+        simple = {"/v1/info": self.info, "/livez": self.live, "/healthz": self.health, "/metrics": self.metrics}
+        for path, endpoint in simple.items():
             app.get(path, response_class=Response)(endpoint)
-        app.include_router(compare_routes(self.settings, comparison))
+        app.include_router(inference_routes(self))
+        app.include_router(compare_routes(self.settings, Comparison(self.settings)))
         add_pages(app)
-        return Guard(app, self.settings, self.telemetry, known_paths=frozenset(app.openapi()["paths"]))
+        return Guard(app, self.settings, self.telemetry)
 
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """What every request passes first: names it, requires the key, bounds its body and counts the response.
+    """What every request passes first: names it, requires the key, bounds its body, counts and logs the response.
 
-    ``/v1/...`` and ``/metrics`` require the key. The bytes of a body are counted while it arrives, whatever its
-    header says. Paths that are not known are counted together.
+    All but probes and pages require the key. The bytes of a body are counted while it arrives, whatever its
+    header says. Responses are counted by the template of their route; those without a route are counted together.
     """
 
     app: ASGIApp
     settings: Settings
     telemetry: Telemetry
-    known_paths: Collection[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; see ASGI."""
@@ -245,15 +271,13 @@ class Guard:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = scope[REQUEST_ID] = given if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
-        path = scope["path"] if scope["path"] in self.known_paths else "other"
-        started = False
+        begin, status = time.perf_counter(), 0
 
         async def send_named(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 MutableHeaders(scope=message).update({"x-request-id": name, **_SECURITY})
-                self.telemetry.requests.labels(path, str(message["status"])).inc()
             await send(message)
 
         try:
@@ -262,13 +286,19 @@ class Guard:
         except Exception as error:  # FastAPI raises it again after it has sent the response
             response = await _refuse(Request(scope), error)
             if response.status_code == 500:
-                _log.exception("request %s to %s failed", name, path)
-            if not started:
+                _log.exception("request %s to %s failed", name, scope["path"])
+            if not status:
                 await response(scope, receive, send_named)
+        finally:
+            # Known only now: the router says which route it took.
+            route = getattr(scope.get("route"), "path", "other")
+            self.telemetry.count_request(
+                route, status, time.perf_counter() - begin, scope["method"], name, scope.get(BATCH_ID)
+            )
 
     def _require_key(self, path: str, headers: Headers) -> None:
         key = self.settings.api_key
-        if key is None or not (path.startswith("/v1/") or path == "/metrics"):
+        if key is None or not path.startswith(("/v1/", "/v2", "/metrics")) or path.startswith("/v2/health/"):
             return
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         given = headers.get("x-api-key") or (bearer.strip() if scheme.lower() == "bearer" else "")
@@ -308,7 +338,9 @@ async def _refuse(request: Request, error: Exception) -> Response:
     headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    content = {"error": detail, "request_id": request.scope[REQUEST_ID]}
+    content: dict[str, Any] = {"error": detail, "request_id": request.scope[REQUEST_ID]}
+    if request.scope["path"].startswith("/v2"):  # as the Open Inference Protocol has it
+        content = {"error": refusal.message}
     return json_response(content, refusal.status, headers)
 
 

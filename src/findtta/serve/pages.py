@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, FastAPI, Request
@@ -27,9 +27,8 @@ from findtta.data.randomness import sample_keys
 from findtta.data.shapes import Shapes
 from findtta.errors import FindTTAError
 from findtta.images import Pixels
-from findtta.models.card import Classifier
 from findtta.options import require_known
-from findtta.predictor import Predictions, Predictor
+from findtta.predictor import Predictions
 from findtta.serve.requests import (
     RequestError,
     busy,
@@ -39,6 +38,9 @@ from findtta.serve.requests import (
     reading,
 )
 from findtta.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from findtta.predictor import Predictor
 
 SAMPLES = 32
 MAX_IMAGES = 64
@@ -85,13 +87,13 @@ class CompareRequest(BaseModel):
 class Comparison:
     """The source model and the served method, side by side on the same images.
 
-    Both are built at the first call. Calls may come from several threads and are worked on one at a time. A
-    stateful method remembers the batches compared here, not those of other requests.
+    Both are built at the first call, which imports torch into this process. Calls may come from several threads
+    and are worked on one at a time. A stateful method remembers the batches compared here, not those of other
+    requests.
     """
 
-    def __init__(self, settings: Settings, model: Classifier | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._model = model  # loaded at the first call if not given
         self._lock = threading.Lock()
 
     def __call__(self, request: CompareRequest) -> dict[str, Any]:
@@ -111,7 +113,7 @@ class Comparison:
         groups, drift, layer_drift = number_groups(adapted.groups), adapted.sample_drift, adapted.drift.mean(0)
         return {
             "model": self._settings.model_name,
-            "method": self._settings.method,
+            "method": self._settings.method_name,
             "labels": list(method.labels),
             "images": [
                 {
@@ -132,8 +134,11 @@ class Comparison:
         }
 
     @cached_property
-    def _predictors(self) -> tuple[Predictor, Predictor]:
-        model = self._model or self._settings.load_model()
+    def _predictors(self) -> "tuple[Predictor, Predictor]":
+        import torch
+
+        torch.set_num_threads(self._settings.threads)  # must not starve the replicas
+        model = self._settings.load_model()
         source = dataclasses.replace(self._settings, method="source", options={})
         return source.predictor(model), self._settings.predictor(model)
 
@@ -203,7 +208,7 @@ def compare_routes(settings: Settings, comparison: Comparison) -> APIRouter:
         """Return drawn shapes to try, with their true labels."""
         return {
             "model": settings.model_name,
-            "method": settings.method,
+            "method": settings.method_name,
             "limits": {"images": MAX_IMAGES, "bytes": settings.image_limits.max_bytes},
             "samples": sample_images(),
         }

@@ -29,6 +29,8 @@ OPENAPI = json.loads(Path(__file__).with_name("openapi.json").read_text(encoding
 _JSON, _FORM = "application/json", "multipart/form-data"
 TYPES = tuple(OPENAPI["requestBody"]["content"])
 FILE_TYPES = tuple(kind for kind in TYPES if kind not in (_JSON, _FORM))
+#: The header that says how many bytes of a body are JSON; binary tensors follow.
+JSON_BYTES = "inference-header-content-length"
 _NPY_MAGIC = b"\x93NUMPY"
 _NPY_HEADER_BYTES = 4096  # far more than the header of an image needs
 _NPY_HEADER = re.compile(
@@ -37,7 +39,7 @@ _NPY_HEADER = re.compile(
 )
 
 Chunks = AsyncGenerator[bytes, None]
-#: An image as it was received: the bytes of a file, base64 text, or nested lists of numbers.
+#: An image as it was received: the bytes of a file, base64 text, an array, or nested lists of numbers.
 Received = Any
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -115,7 +117,7 @@ async def reading(timeout_s: float) -> AsyncIterator[None]:
 
 def largest_body(headers: Headers, settings: Settings) -> int:
     """Return how many bytes a body may have; what is not declared as files may be JSON."""
-    are_files = _media_type(headers.get("content-type", "")) in (*FILE_TYPES, _FORM)
+    are_files = _media_type(headers.get("content-type", "")) in (*FILE_TYPES, _FORM) or JSON_BYTES in headers
     return settings.max_body_bytes if are_files else settings.max_json_bytes
 
 
@@ -182,11 +184,16 @@ def read_request(
 ) -> tuple[list[Pixels], list[str]]:
     """Return the images of a request, as inputs of the model, and the digest of each."""
     images = parse_json(PredictRequest, content).images if isinstance(content, bytes) else content
-    if not images:
-        raise RequestError(400, "no_images", "the request must have at least one image.")
-    if len(images) > settings.most_images:
-        raise too_many_images(settings.most_images, len(images))
+    require_count(len(images), settings)
     return read_images(images, settings.image_limits, preprocessing)
+
+
+def require_count(count: int, settings: Settings) -> None:
+    """Refuse a request without images, or with too many."""
+    if not count:
+        raise RequestError(400, "no_images", "the request must have at least one image.")
+    if count > settings.most_images:
+        raise too_many_images(settings.most_images, count)
 
 
 def read_images(
@@ -206,8 +213,7 @@ def read_images(
         try:  # one after another, so that only one image of full size is in memory
             data = _decode_base64(image) if isinstance(image, str) else image
             pixels.append(preprocessing(_decode(data, limits)))
-            content = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
-            digests.append(hashlib.sha256(content).hexdigest()[:16])
+            digests.append(hashlib.sha256(_content(data)).hexdigest()[:16])
         except ImageError as error:
             name = names[index] if names else f"image {index}"
             faults.append({"index": index, "name": name, "code": error.code, "message": str(error)})
@@ -216,6 +222,12 @@ def read_images(
         more = f" And {len(faults) - 3} more." if len(faults) > 3 else ""
         raise RequestError(422, "bad_image", f"{told}{more}", images=faults)
     return pixels, digests
+
+
+def _content(data: Received) -> bytes:
+    if isinstance(data, np.ndarray):
+        return data.tobytes()
+    return data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
 
 
 def _decode_base64(text: str) -> bytes:
@@ -230,9 +242,11 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _decode(data: object, limits: ImageLimits) -> Pixels:
+    if isinstance(data, np.ndarray):
+        return read_array(data, limits)
     if isinstance(data, list):
         # Lists with anything but numbers in them could become arrays of any size.
-        if strange := _types_within(data) - {int, float}:
+        if strange := types_within(data) - {int, float}:
             names = ", ".join(sorted(kind.__name__ for kind in strange))
             raise ImageError("not_an_array", f"image: rows of pixels must hold numbers, but hold {names}.")
         return read_array(data, limits)
@@ -265,8 +279,8 @@ def read_npy(data: bytes, limits: ImageLimits) -> Pixels:
     return read_array(array, limits)
 
 
-def _types_within(values: list[Any]) -> set[type]:
+def types_within(values: list[Any]) -> set[type]:
     """Return the types of what nested lists hold."""
     return set[type]().union(
-        *(_types_within(value) if isinstance(value, list) else {type(value)} for value in values)
+        *(types_within(value) if isinstance(value, list) else {type(value)} for value in values)
     )

@@ -1,28 +1,28 @@
-"""Starting and stopping the server: the model on Ray Serve, the HTTP side in this process.
+"""Running the server: the HTTP side in this process, the model wherever its backend has it.
 
-The HTTP side is not a deployment of its own: calls would then pass through Ray's proxy one by one, while here
-one call to Ray carries a whole batch, and one place sees all requests, which bounds the queue exactly and makes
-batches as mixed as they can be.
+The HTTP side is not a deployment of Ray Serve: calls would then pass through Ray's proxy one by one, while here
+one call carries a whole batch, and one place sees all requests, which bounds the queue exactly and makes batches
+as mixed as they can be.
 """
 
 import asyncio
 import contextlib
-import dataclasses
+import platform
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
-import numpy as np
-import torch
 import uvicorn
 
 from findtta.errors import OptionError
-from findtta.models.card import Classifier
+from findtta.serve import OnReady
 from findtta.serve.app import Frontend
-from findtta.serve.engine import Description, ray_engine
-from findtta.serve.pages import Comparison
+from findtta.serve.engine import Backend, Engine
 from findtta.serve.settings import Settings
 from findtta.serve.telemetry import Telemetry
 
@@ -30,48 +30,32 @@ from findtta.serve.telemetry import Telemetry
 _LAST_RESPONSES_S = 5
 
 
-def run(settings: Settings, on_ready: Callable[[str, str], None]) -> bool:
+def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready: OnReady) -> bool:
     """Serve until a signal; see :func:`findtta.serve.serve`."""
-    torch.set_num_threads(settings.threads)  # the page's comparisons run here, and must not starve the model
-    with _listening(settings) as listener:  # a port in use shows before anything is loaded
-        model = settings.load_model()
-        description = check(settings, model)
-        telemetry = Telemetry(description.layers, description.labels)
-        with ray_engine(settings, telemetry) as (engine, ray_address):
 
-            async def main() -> bool:
-                frontend = Frontend(settings, description, engine, telemetry, Comparison(settings, model))
-                server = _Server(frontend, settings.drain_s, lambda url: on_ready(url, ray_address))
-                await server.serve([listener])
-                return not server.force_exit
+    async def main(access_log: TextIO | None) -> bool:
+        description = await backend.start()
+        print(f"findtta: {description.input}", file=sys.stderr, flush=True)
+        build = {"model": description.model, "method": description.method, "executor": settings.kind}
+        versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
+        telemetry = Telemetry(description.layers, description.labels, build | versions, access_log)
+        frontend = Frontend(settings, description, Engine(backend, telemetry, settings.timeout_s), telemetry)
+        server = _Server(frontend, settings.drain_s, lambda url: on_ready(url, description, backend.place))
+        await server.serve([listener])
+        return not server.force_exit
 
-            return asyncio.run(main())
-
-
-def check(settings: Settings, model: Classifier) -> Description:
-    """Describe the model and print its input, after a batch here: mistakes in the settings are plain errors."""
-    predictor = dataclasses.replace(settings, device="cpu").predictor(model)
-    print(f"findtta: {predictor.input}", file=sys.stderr, flush=True)
-    classes = predictor(np.zeros((2, *predictor.preprocess.size, 3), np.uint8)).probabilities.shape[1]
-    if classes != len(predictor.labels):
-        raise OptionError(f"num_classes: the model has {classes} classes, not {len(predictor.labels)}.")
-    return Description.of(settings, predictor)
+    with _access_log(settings.access_log) as access_log:
+        return asyncio.run(main(access_log))
 
 
-@contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # Only with this protocol asyncio sends small packets at once, which otherwise wait 40 ms.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-        except OSError as error:
-            raise OptionError(
-                f"port: {settings.host}:{settings.port} cannot be used ({error.strerror}); "
-                "choose another, or 0 for a free one."
-            ) from error
-        yield listener
+def _access_log(target: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
+    """Open the file for lines about requests; ``"-"`` is stderr."""
+    if target is None or target == "-":
+        return contextlib.nullcontext(None if target is None else sys.stderr)
+    try:
+        return Path(target).open("a", encoding="utf-8", buffering=1)  # line by line
+    except OSError as error:
+        raise OptionError(f"access_log: {target!r} cannot be written ({error.strerror}).") from error
 
 
 class _Server(uvicorn.Server):

@@ -3,14 +3,13 @@
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from findtta._ray import joins_cluster
 from findtta.errors import OptionError
-from findtta.models.open import NAMES
-from findtta.options import AtLeastZero, Count, Positive, option, require_device, require_int
+from findtta.options import MODEL_NAMES, AtLeastZero, Count, Positive, option, require_device, require_int
+from findtta.plugins import public_name
 from findtta.predictor import PredictorSettings
-from findtta.registry import load_method
 
 MEBIBYTE = 2**20
 Port = Annotated[int, partial(require_int, low=0, high=65535)]
@@ -20,12 +19,19 @@ Port = Annotated[int, partial(require_int, low=0, high=65535)]
 class Settings(PredictorSettings):
     """All settings of a server. Sizes in ``mb`` are in MiB, and may be fractions."""
 
-    model: str = option("shapes-resnet26", NAMES, metavar="NAME")  # a name only: each replica loads the model
+    model: str = option(
+        "shapes-resnet26", MODEL_NAMES, metavar="NAME"
+    )  # a name only: each replica loads the model
     host: str = option("127.0.0.1", "address to listen on", metavar="ADDRESS")
     port: Port = option(8000, "port to listen on; 0 takes a free one")
     max_batch: Count = option(64, "largest number of images in one batch")
     wait_ms: AtLeastZero = option(
         10.0, "milliseconds that an image waits for others to share its batch", metavar="MS"
+    )
+    executor: Literal["embedded", "ray"] | None = option(
+        None,
+        "run the model in processes of this machine, or on Ray Serve",
+        shown="ray with --ray-address or --max-replicas, else embedded",
     )
     replicas: Count = option(1, "smallest number of replicas of the model")
     max_replicas: Count | None = option(
@@ -50,6 +56,9 @@ class Settings(PredictorSettings):
         512.0, "largest total size of the bodies that are being read, in MiB", metavar="MB"
     )
     timeout_s: Positive = option(60.0, "longest time that a request may take, in seconds", metavar="S")
+    access_log: str | None = option(
+        None, "file that gets a line of JSON for each request; - is stderr", metavar="FILE", shown="no log"
+    )
     api_key: str | None = field(default=None, repr=False)  # that requests must send; None accepts everybody
 
     def __post_init__(self) -> None:
@@ -59,18 +68,29 @@ class Settings(PredictorSettings):
         self._require_order("replicas", "max_replicas", "it is the smaller of the two")
         self._require_order("max_images", "max_batch", "the images of a request share one batch")
         self._require_order("max_batch", "max_queue", "otherwise no batch could be full")
-        self._require_servable()
+        for name in ("ray_address", "max_replicas"):
+            if getattr(self, name) is not None and self.kind != "ray":
+                raise OptionError(f"{name} is for the executor 'ray', but executor is {self.kind!r}.")
+
+    @property
+    def kind(self) -> str:
+        """The executor that is used."""
+        return self.executor or ("ray" if self.ray_address or self.max_replicas else "embedded")
 
     def check_device(self) -> None:
         """Raise ``OptionError`` unless the device can be used here, or may be one of the replicas' cluster."""
-        require_device(self.device, elsewhere=joins_cluster(self.ray_address))
+        if self.device != "cpu":
+            require_device(self.device, elsewhere=self.kind == "ray" and joins_cluster(self.ray_address))
 
     def _require_order(self, low: str, high: str, reason: str) -> None:
         smaller, larger = getattr(self, low), getattr(self, high)
         if smaller is not None and larger is not None and smaller > larger:
             raise OptionError(f"{low} must be at most {high} ({larger}), got {smaller}: {reason}.")
 
-    def _require_servable(self) -> None:
+    def require_servable(self) -> None:
+        """Raise ``OptionError`` unless the method can be served; it imports torch, so that a replica calls it."""
+        from findtta.registry import load_method
+
         self.method_options()  # names what is wrong with them
         method = load_method(self.method)
         if method.needs_grad:
@@ -87,12 +107,19 @@ class Settings(PredictorSettings):
     @property
     def warm_up_batches(self) -> int:
         """The number of batches that a new replica warms up on."""
+        from findtta.registry import load_method
+
         return load_method(self.method).warm_up_batches(self.method_options())
 
     @property
     def model_name(self) -> str:
         """The model as clients see it: without the folder of a file."""
         return Path(self.model).name
+
+    @property
+    def method_name(self) -> str:
+        """The method as clients see it: without the folder of a file."""
+        return public_name(self.method)
 
     @property
     def most_replicas(self) -> int:

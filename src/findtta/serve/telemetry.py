@@ -1,16 +1,22 @@
 """Metrics of a running server, in Prometheus' format."""
 
+import contextlib
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+import findtta
 from findtta.predictor import Predictions
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+#: The buckets that OpenTelemetry advises for the duration of HTTP requests.
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 #: The weight of the newest batch in a moving mean: about the last twenty batches count.
 _NEWEST = 0.05
@@ -19,19 +25,31 @@ _NEWEST = 0.05
 class Telemetry:
     """Metrics of one server, of the layers whose groups and drift are recorded, and of classes by their labels.
 
-    Nothing is shared with others in the same process. What each metric is, its description says.
+    Nothing is shared with others in the same process. What each metric is, its description says. ``build`` is what
+    runs, by name; each request becomes a line of JSON in ``access_log``, if there is one.
     """
 
-    def __init__(self, layers: Sequence[str], labels: Sequence[str]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[str],
+        labels: Sequence[str],
+        build: Mapping[str, str] | None = None,
+        access_log: TextIO | None = None,
+    ) -> None:
+        self._access_log = access_log
         self._registry = registry = CollectorRegistry()
         self._layers = tuple(layers)
         self._labels = tuple(labels)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         sizes = partial(Histogram, buckets=_SIZES, registry=registry)
-        self.requests = counter("findtta_requests", "Requests by path and status.", ("path", "status"))
-        about = "Time from the first byte of a request to its predictions."
-        self.seconds = Histogram("findtta_request_seconds", about, buckets=_SECONDS, registry=registry)
+        build = {"version": findtta.__version__} | dict(build or {})
+        gauge("findtta_build_info", "What runs; always 1.", tuple(build)).labels(**build).set(1)
+        self._requests = counter("findtta_requests", "Requests by route and status.", ("route", "status"))
+        about = "Time from the header of a request to the end of its response."
+        self._seconds = Histogram(
+            "findtta_request_seconds", about, ("route",), buckets=_SECONDS, registry=registry
+        )
         self._batch_size = sizes("findtta_batch_size", "Images per batch.")
         self._batch_groups = sizes("findtta_batch_groups", "Groups per batch, mean over the layers.")
         self._classes = counter("findtta_predictions", "Predictions by class.", ("label",))
@@ -44,6 +62,26 @@ class Telemetry:
         self._replicas = counter("findtta_replicas_seen", about)
         self._seen: set[str] = set()
         self._means: dict[tuple[Gauge, str], float] = {}
+
+    def count_request(
+        self, route: str, status: int, seconds: float, method: str, request_id: str, batch_id: str | None
+    ) -> None:
+        """Count a request that is over, and log it; its status is 0 if the client left before the response."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+        if self._access_log is None:
+            return
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": request_id,
+            "method": method,
+            "route": route,
+            "status": status,
+            "seconds": round(seconds, 6),
+            "batch_id": batch_id,
+        }
+        with contextlib.suppress(OSError):  # a full disk must not stop the server
+            self._access_log.write(json.dumps(line) + "\n")
 
     def count_replica(self, replica: str) -> None:
         """Count a replica the first time that it predicts."""

@@ -4,7 +4,22 @@ A stream is data, made once from (dataset, scenario, settings, seed) before any 
 method gets the same batches. ``make`` makes one, ``Stream.save`` and ``Stream.load`` keep it.
 """
 
+from findtta.streams.order import Order, Scenario, batch_sizes, generator, serve_shuffled
 from findtta.streams.scenarios import SCENARIOS
-from findtta.streams.stream import Batch, Stream, Summary, make, parse, summarize
+from findtta.streams.stream import STREAM, Batch, Stream, Summary, make, parse, summarize
 
-__all__ = ["SCENARIOS", "Batch", "Stream", "Summary", "make", "parse", "summarize"]
+__all__ = [
+    "SCENARIOS",
+    "STREAM",
+    "Batch",
+    "Order",
+    "Scenario",
+    "Stream",
+    "Summary",
+    "batch_sizes",
+    "generator",
+    "make",
+    "parse",
+    "serve_shuffled",
+    "summarize",
+]

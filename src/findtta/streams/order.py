@@ -46,6 +46,7 @@ class Scenario(Options, ABC):
         domains: Sequence[str] | None = None,
         severity: int | Sequence[int] | None = None,
         limit: int | None = None,
+        seed: int = 0,
     ) -> DomainDataset:
         """Return the part of a dataset that this scenario is usually made of.
 
@@ -55,7 +56,7 @@ class Scenario(Options, ABC):
         if cls.needs_clean and CLEAN in dataset.domains:
             picked = dataset.pick(domains, severity).domains
             domains = picked if CLEAN in picked else (CLEAN, *picked)
-        return dataset.pick(domains, severity, limit)
+        return dataset.pick(domains, severity, limit, seed)
 
     def require_two_domains(self, dataset: DomainDataset) -> None:
         """Raise unless at least two domains have samples."""
@@ -72,19 +73,20 @@ def generator(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(purpose.encode()), index])
 
 
-def serve(domain_ids: Ints, queues: Sequence[Ints]) -> Ints:
-    """Return the row at each position: every domain serves its queue from the front."""
+def serve_shuffled(domain_ids: Ints, dataset: DomainDataset, seed: int) -> Ints:
+    """Return the row at each position, where every domain serves its rows in a random order of its own."""
     rows = np.empty(len(domain_ids), np.int64)
-    for index, queue in enumerate(queues):
+    for index, count in enumerate(dataset.counts):
         where = np.flatnonzero(domain_ids == index)
-        rows[where] = queue[: len(where)]
+        rows[where] = generator(seed, "rows", index).permutation(count)[: len(where)]
     return rows
 
 
-def serve_shuffled(domain_ids: Ints, dataset: DomainDataset, seed: int) -> Ints:
-    """Return the row at each position, where every domain serves its rows in a random order of its own."""
-    queues = [generator(seed, "rows", index).permutation(count) for index, count in enumerate(dataset.counts)]
-    return serve(domain_ids, queues)
+def labels_of(dataset: DomainDataset, domain_ids: Ints, rows: Ints) -> Ints:
+    """Return the label at each position."""
+    labels = [dataset.labels(domain) for domain in dataset.domains]
+    starts = dataset.counts.cumsum() - dataset.counts
+    return np.concatenate(labels)[starts[domain_ids] + rows]
 
 
 def batch_sizes(counts: Iterable[int], batch_size: int) -> Ints:

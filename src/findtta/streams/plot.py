@@ -118,7 +118,9 @@ def save_figure(streams: Sequence[Stream], path: Path) -> None:
 def _draw_figure(figure: Figure, streams: Sequence[Stream], colours: Mapping[str, Colour]) -> None:
     for panel, stream in zip(figure.subfigures(len(streams), 1, squeeze=False)[:, 0], streams, strict=True):
         settings = ", ".join(f"{name}={value}" for name, value in stream.settings.items())
-        title = f"{stream.scenario}: {SCENARIOS[stream.scenario].summary}" + (f" ({settings})" if settings else "")
+        scenario = SCENARIOS.get(stream.scenario)  # that of another package need not be there any more
+        title = f"{stream.scenario}: {scenario.summary}" if scenario else stream.scenario
+        title += f" ({settings})" if settings else ""
         panel.suptitle(title, x=0.012, ha="left", fontsize=10)
         shown = views(stream, _COLUMNS, _ZOOMED)
         axes = panel.subplots(1, len(shown), width_ratios=(2, 1)[: len(shown)], squeeze=False)[0]

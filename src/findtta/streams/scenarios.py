@@ -10,11 +10,8 @@ import numpy as np
 
 from findtta.data.dataset import CLEAN, SEVERITIES, DomainDataset, split_domain
 from findtta.errors import OptionError
-from findtta.options import Count, Number, option, require_int, require_number
-from findtta.streams.order import Ints, Order, Scenario, batch_sizes, generator, serve, serve_shuffled
-
-# Numbers that Wild draws at once; how draws fall into blocks is part of the result, so this must not change.
-_BLOCK = 200_000
+from findtta.options import Count, Number, option, require_number
+from findtta.streams.order import Ints, Order, Scenario, batch_sizes, generator, labels_of, serve_shuffled
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,24 @@ class CrossMix(Scenario):
 
 
 @dataclass(frozen=True)
+class LabelSorted(Scenario):
+    """One class after the other, each with the samples of all domains in random order.
+
+    The order of the classes is drawn. Batches are cut without regard to classes, so that where every class has at
+    least a batch of samples, a batch holds one or two of them.
+    """
+
+    name = "label-sorted"
+    summary = "all domains mixed in every batch, one class after the other"
+
+    def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        domain_ids, rows = mixed(dataset, seed)
+        places = generator(seed, "order of classes").permutation(len(dataset.classes))
+        order = np.argsort(places[labels_of(dataset, domain_ids, rows)], kind="stable")
+        return Order(domain_ids[order], rows[order], batch_sizes([len(dataset)], batch_size))
+
+
+@dataclass(frozen=True)
 class Lifelong(Scenario):
     """CrossMix several times over, each time in another order, without a pause in between.
 
@@ -126,9 +141,10 @@ def mixed(dataset: DomainDataset, seed: int, round_: int = 0) -> tuple[Ints, Int
 class Shuffle(Scenario):
     """Batches of one domain and batches of mixed domains in turn.
 
-    The paper says no more than that. Here half of every domain goes into single-domain batches, and all the rest
-    is mixed: with batch statistics on ImageNet-C the paper reports for Shuffle just the mean of Static and
-    CrossMix.
+    The paper says no more than that. Here half of the batches (rounded down) have one domain, each domain in
+    proportion to its samples, and all the rest is mixed: with batch statistics on ImageNet-C the paper reports for
+    Shuffle just the mean of Static and CrossMix. If domains have too few samples for that many full batches, there
+    are as many as possible, and mixed batches at the end.
     """
 
     name = "shuffle"
@@ -136,23 +152,36 @@ class Shuffle(Scenario):
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         self.require_two_domains(dataset)
-        singles_of = dataset.counts // 2 // batch_size
-        if not singles_of.any():
+        if dataset.counts.max() < batch_size:
             raise OptionError(
-                f"stream {self.name!r} puts half of each domain into single-domain batches, so batch_size must be "
-                f"at most half of the largest domain ({dataset.counts.max() // 2}), got {batch_size}: "
-                "take a smaller batch_size or more samples."
+                f"batch_size must be at most {dataset.counts.max()}, the number of samples of the largest domain, "
+                f"or no batch can have one domain, got {batch_size}: take a smaller batch_size or more samples."
             )
+        singles_of = _allot(dataset.counts, batch_size, generator(seed, "shares of domains"))
         singles = _without_neighbours(singles_of, generator(seed, "single-domain batches"))
         pool = np.repeat(np.arange(len(dataset.counts)), dataset.counts - singles_of * batch_size)
         pool = generator(seed, "mixed batches").permutation(pool)
 
-        # The mixed half is never the smaller one, so single, mixed, single, ... leaves mixed batches at the end.
-        in_turn = len(singles) * batch_size
-        alternating = np.stack([np.repeat(singles, batch_size), pool[:in_turn]]).reshape(2, -1, batch_size)
-        domain_ids = np.concatenate([alternating.swapaxes(0, 1).ravel(), pool[in_turn:]])
+        batches = np.split(pool, np.arange(batch_size, len(pool), batch_size))
+        for place, domain in enumerate(singles):
+            batches.insert(2 * place, np.full(batch_size, domain))
+        domain_ids = np.concatenate(batches)
         sizes = batch_sizes([len(domain_ids)], batch_size)
         return Order(domain_ids, serve_shuffled(domain_ids, dataset, seed), sizes)
+
+
+def _allot(counts: Ints, batch_size: int, random: np.random.Generator) -> Ints:
+    """Return how many batches of its own each domain has: half of all batches, in proportion to the samples."""
+    total = counts.sum()
+    number = -(-total // batch_size) // 2
+    full = counts // batch_size
+    domains = np.repeat(np.arange(len(counts)), full)
+    earlier = np.concatenate([np.arange(batches) for batches in full])
+    # By how much a domain is below its share, times the total, before each of the batches that it could have; the
+    # largest of these are what the method of largest remainders takes.
+    below = counts[domains] * number - earlier * total
+    chosen = np.lexsort((random.random(len(below)), -below))[:number]
+    return np.bincount(domains[chosen], minlength=len(counts))
 
 
 def _without_neighbours(counts: Ints, random: np.random.Generator) -> Ints:
@@ -238,27 +267,25 @@ def _share_out(available: Ints, chosen: int, batch_size: int) -> Ints:
 
 @dataclass(frozen=True)
 class Wild(Random):
-    """Random, and in each domain the classes come in runs.
+    """Random, and in each batch few classes.
 
-    The order of labels is NOTE's: the samples of a domain are dealt into as many chunks as there are classes,
-    those of one class by shares drawn from a Dirichlet distribution, and a chunk shows its classes one after the
-    other. The smaller delta, the fewer classes a chunk has. Differences from NOTE's code:
+    The domains of a batch are those of Random. Its classes have probabilities drawn from a Dirichlet distribution,
+    the same for all its domains, whose concentrations are delta on average and proportional to what these domains
+    have left of each class. What a domain lacks of the classes it draws comes from other classes of the batch, or
+    else from the class that fills most of the gap. The order within a batch is random.
 
-    - Shares are drawn as logarithms of gamma variates. Closed chunks are left out before they become numbers, so
-      that a small delta cannot underflow to shares that are all zero.
-    - NOTE repeats the draw until no chunk is nearly empty, which for 100 classes can take thousands of draws; here
-      the best of ``tries`` draws is taken.
-    - No samples are dropped.
+    The paper applies NOTE's sampler to each domain, which deals its samples into as many chunks as there are
+    classes: the number of classes in a batch then depends on the number of images. Here it depends on delta, the
+    batch size and the number of classes only, apart from what domains lack: a batch that takes 64 images from a
+    domain with 13 of each class has at least 5 classes.
     """
 
     name = "wild"
-    summary = "a random number of domains in each batch, and classes in runs"
+    summary = "a random number of domains in each batch, and few classes"
 
     delta: Annotated[float, partial(require_number, low=1e-6, high=1e6)] = option(
-        0.1, "concentration of the Dirichlet distribution; the smaller, the longer the runs"
+        0.1, "concentration of the Dirichlet distribution; the smaller, the fewer classes in a batch"
     )
-    least: Annotated[int, partial(require_int, low=0)] = option(10, "samples that every chunk should have")
-    tries: Count = option(200, "draws after which the best is taken, though some chunk has fewer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -266,63 +293,46 @@ class Wild(Random):
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         order = super().arrange(dataset, batch_size, seed)
-        queues = [
-            self.in_runs(dataset.labels(domain), len(dataset.classes), generator(seed, "runs of classes", index))
-            for index, domain in enumerate(dataset.domains)
-        ]
-        return Order(order.domain_ids, serve(order.domain_ids, queues), order.sizes)
-
-    def in_runs(self, labels: Ints, classes: int, random: np.random.Generator) -> Ints:
-        """Return the rows of a domain, whose labels are given, in an order in which classes come in runs."""
-        counts = np.bincount(labels, minlength=classes)
-        pieces = self._deal(counts, random)
-        # A stable sort keeps the order within a class, so rows are shuffled first.
-        shuffled = random.permutation(len(labels))
-        by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-        first = counts.cumsum() - counts
-        starts = first[:, None] + pieces.cumsum(axis=1) - pieces
-        runs = [np.empty(0, np.int64)]
-        for chunk in range(pieces.shape[1]):
-            for label in random.permutation(np.flatnonzero(pieces[:, chunk])):
-                start = starts[label, chunk]
-                runs.append(by_class[start : start + pieces[label, chunk]])
-        return np.concatenate(runs)
-
-    def _deal(self, counts: Ints, random: np.random.Generator) -> Ints:
-        """Return how many samples of each class go into each chunk, shape (classes, chunks)."""
-        classes = len(counts)
-        wanted = self.least if counts.sum() >= self.least * classes else 0  # else no draw can have it
-        best, best_smallest, tried = np.empty(0, np.int64), -1, 0
-        while best_smallest < wanted and tried < self.tries:
-            block = min(self.tries - tried, max(1, _BLOCK // classes**2))
-            pieces = _deal_at_random(counts, self.delta, block, random)
-            smallest = pieces.sum(axis=1).min(axis=1)
-            enough = np.flatnonzero(smallest >= wanted)
-            index = int(enough[0] if len(enough) else smallest.argmax())
-            if smallest[index] > best_smallest:
-                best, best_smallest = pieces[index], int(smallest[index])
-            tried += block
-        return best
+        domain_ids, rows = mixed(dataset, seed)
+        classes = len(dataset.classes)
+        cells = domain_ids * classes + labels_of(dataset, domain_ids, rows)
+        numbers = np.arange(len(dataset.domains) * classes).reshape(-1, classes)
+        left = np.bincount(cells, minlength=numbers.size).reshape(numbers.shape)
+        random = generator(seed, "classes of batches")
+        batches = np.split(order.domain_ids, order.sizes.cumsum()[:-1])
+        # Those that draw last get what is left, of many classes: in random order, they are all over the stream.
+        for index in random.permutation(len(batches)):
+            domains, sizes = np.unique(batches[index], return_counts=True)
+            taken = _draw_classes(left[domains], sizes, self.delta, random)
+            left[domains] -= taken
+            batches[index] = random.permutation(np.repeat(numbers[domains].ravel(), taken.ravel()))
+        served = np.concatenate(batches)
+        in_order = np.empty_like(rows)
+        in_order[np.argsort(served, kind="stable")] = rows[np.argsort(cells, kind="stable")]
+        return Order(served // classes, in_order, order.sizes)
 
 
-def _deal_at_random(counts: Ints, delta: float, draws: int, random: np.random.Generator) -> Ints:
-    """Deal classes into chunks several times over; returns sizes of shape (draws, classes, chunks)."""
-    classes, total = len(counts), counts.sum()
-    pieces = np.zeros((draws, classes, classes), np.int64)
-    filled = np.zeros((draws, classes), np.int64)
-    for label in np.flatnonzero(counts):
-        # Gamma(delta) is Gamma(delta + 1) times a power of a uniform number; 1 - u lies in (0, 1].
-        logs = np.log(random.standard_gamma(delta + 1, filled.shape))
-        logs += np.log(1 - random.random(filled.shape)) / delta
-        # As long as samples are left, some chunk has fewer than the average.
-        logs[filled * classes >= total] = -np.inf
-        shares = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)
-        shares /= shares[:, -1:]
-        # Shares that add up to one but for rounding must not leave a sample over: add a little before the floor.
-        cuts = np.floor(shares * counts[label] + 1e-6).astype(np.int64)
-        pieces[:, label] = np.diff(cuts, axis=1, prepend=0)
-        filled += pieces[:, label]
-    return pieces
+def _draw_classes(left: Ints, sizes: Ints, delta: float, random: np.random.Generator) -> Ints:
+    """Draw how many samples of each class every domain of a batch gives, shape (domains, classes).
+
+    ``left`` is what the domains have of each class, of the same shape; ``sizes`` is what each gives altogether.
+    """
+    present = np.flatnonzero(left.any(axis=0))
+    concentration = delta * left.shape[1] * left[:, present].sum(axis=0) / left.sum()
+    # Gamma(c) is Gamma(c + 1) times a power of a uniform number, as logarithms, so that a small delta cannot
+    # underflow to shares that are all zero; 1 - u lies in (0, 1].
+    logs = np.full(left.shape[1], -np.inf)
+    logs[present] = np.log(random.standard_gamma(concentration + 1))
+    logs[present] += np.log(1 - random.random(len(present))) / concentration
+    shares = np.exp(logs - logs.max())
+    taken = np.minimum(random.multinomial(sizes, shares / shares.sum()), left)
+    while (missing := sizes - taken.sum(axis=1)).any():
+        fills = np.minimum(left - taken, missing[:, None])
+        filled = fills.sum(axis=0)
+        # A class that the batch has, or else the one that fills most; of equal ones the most probable.
+        chosen = np.lexsort((logs, filled, taken.any(axis=0) & (filled > 0)))[-1]
+        taken[:, chosen] += fills[:, chosen]
+    return taken
 
 
 @dataclass(frozen=True)
@@ -380,5 +390,6 @@ class MostlyClean(Scenario):
 
 #: The scenarios by name.
 SCENARIOS: dict[str, type[Scenario]] = {
-    kind.name: kind for kind in (Static, CrossMix, Shuffle, Random, Wild, Lifelong, Gradual, MostlyClean)
+    kind.name: kind
+    for kind in (Static, CrossMix, Shuffle, Random, Wild, LabelSorted, Lifelong, Gradual, MostlyClean)
 }

@@ -19,14 +19,22 @@ import numpy as np
 from findtta._io import write_file
 from findtta.data.dataset import DomainDataset
 from findtta.errors import InputError, OptionError, few
-from findtta.options import make_options, parse_assignments, require_int, require_known
-from findtta.streams.order import Ints, Scenario
+from findtta.options import make_options, parse_assignments, require_int
+from findtta.plugins import Kind, public_name
+from findtta.streams.order import Ints, Order, Scenario, labels_of
 from findtta.streams.scenarios import SCENARIOS
 
 # Raise it whenever the same arguments begin to give another stream, or the file another layout.
-_FORMAT = 1
+_FORMAT = 2
 LARGEST_BATCH = 1024
 _LARGEST_SEED = 2**32 - 1
+STREAM = Kind(
+    "stream",
+    SCENARIOS,
+    "a subclass of findtta.streams.Scenario",
+    lambda found: isinstance(found, type) and issubclass(found, Scenario),
+    declares=("name", "summary"),
+)
 _ARRAYS = ("domain_ids", "rows", "sizes", "rounds")
 
 
@@ -163,9 +171,9 @@ class Stream:
 def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: int = 0, **settings: Any) -> Stream:
     """Make the stream of a scenario; the same arguments always give the same stream.
 
-    The scenario is a name in ``SCENARIOS``, and the settings are its own. The dataset, usually picked with
-    :meth:`DomainDataset.pick`, is what the stream is made of; no image is looked at, apart from those that its
-    ``identity`` reads. A full batch has 1 to 1024 samples.
+    The scenario is a name in ``SCENARIOS`` or ``file.py:NAME``, and the settings are its own. The dataset, usually
+    picked with :meth:`DomainDataset.pick`, is what the stream is made of; no image is looked at, apart from those
+    that its ``identity`` reads. A full batch has 1 to 1024 samples.
     """
     arrangement = build(scenario, settings)
     # Integers of numpy become Python's, which JSON can write.
@@ -175,8 +183,9 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
     _require_one_batch(len(dataset), batch_size, "the dataset")
     order = arrangement.arrange(dataset, batch_size, seed)
     _require_one_batch(len(order.rows), batch_size, f"the stream {scenario!r}")
+    _check(order, dataset, scenario)
     return Stream(
-        scenario=scenario,
+        scenario=public_name(scenario),
         settings=dataclasses.asdict(arrangement),
         seed=seed,
         batch_size=batch_size,
@@ -191,14 +200,29 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
 
 def build(scenario: str, settings: Mapping[str, Any]) -> Scenario:
     """Make a scenario from its settings, refusing those it does not have."""
-    require_known("stream", scenario, SCENARIOS)
-    return make_options(f"stream {scenario!r}", SCENARIOS[scenario], settings)
+    return make_options(f"stream {scenario!r}", STREAM.load(scenario), settings)
+
+
+def _check(order: Order, dataset: DomainDataset, scenario: str) -> None:
+    """Raise unless every position of an order is a sample of the dataset, and batches cover all positions."""
+    ids, rows, sizes = (np.asarray(part) for part in (order.domain_ids, order.rows, order.sizes))
+    problem = ""
+    if not len(ids) == len(rows) == sizes.sum():
+        problem = f"{len(ids)} domains and {len(rows)} rows for batches of {sizes.sum()} samples in all"
+    elif sizes.min() < 1 or len(sizes) % order.passes:
+        problem = f"a batch of {sizes.min()} samples" if sizes.min() < 1 else f"{order.passes} passes that differ"
+    elif min(ids.min(), rows.min()) < 0 or ids.max() >= len(dataset.domains):
+        problem = "domains or rows that do not exist"
+    elif (rows >= dataset.counts[ids]).any():
+        problem = "rows that do not exist"
+    if problem:
+        raise InputError(f"the stream {scenario!r} must arrange samples of the dataset in batches, got {problem}.")
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
     """Read a scenario such as ``"wild:delta=0.01,variant=paper"``; returns its name and its settings, checked."""
-    name, _, rest = text.partition(":")
-    settings = parse_assignments(f"settings of stream {name!r}", rest.split(",") if rest else [])
+    name, given = STREAM.split(text)
+    settings = parse_assignments(f"settings of stream {name!r}", given)
     build(name, settings)
     return name, settings
 
@@ -232,10 +256,7 @@ class Summary:
 def summarize(stream: Stream, dataset: DomainDataset) -> Summary:
     """Summarize a stream that was made for a dataset."""
     stream.check(dataset)
-    labels = np.empty(len(stream.rows), np.int64)
-    for index, domain in enumerate(stream.domains):
-        where = np.flatnonzero(stream.domain_ids == index)
-        labels[where] = dataset.labels(domain)[stream.rows[where]]
+    labels = labels_of(dataset, stream.domain_ids, stream.rows)
     batch = np.repeat(np.arange(len(stream)), stream.sizes)
     pairs = np.unique(batch * len(dataset.classes) + labels)
     return Summary(

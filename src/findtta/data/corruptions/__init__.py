@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from findtta._io import read_toml
@@ -16,8 +15,9 @@ from findtta.data.dataset import ALL_CORRUPTIONS, SEVERITIES, Images, are_images
 from findtta.data.randomness import sample_keys
 from findtta.errors import InputError, OptionError
 from findtta.options import require_int, require_known
+from findtta.plugins import Kind, public_name, takes
 
-__all__ = ["CORRUPTIONS", "TABLES", "corrupt"]
+__all__ = ["CORRUPTION", "CORRUPTIONS", "TABLES", "apply", "corrupt"]
 
 #: The function of each corruption, which has its name. It takes uint8 images, the keys of their random numbers by
 #: purpose, and the constants of a severity.
@@ -27,6 +27,10 @@ CORRUPTIONS: Mapping[str, Callable[..., Images]] = {
     for family in (noise, blur, weather, digital)
     if hasattr(family, name)
 }
+#: A corruption of others has no constants here, and takes the severity in their place.
+CORRUPTION = Kind(
+    "corruption", CORRUPTIONS, "a function of (images, keys, severity)", lambda found: takes(found, 3)
+)
 #: The constants of ``constants.toml``: table to corruption to the constants of each severity.
 TABLES: Mapping[str, Mapping[str, list[list[float]]]] = read_toml(Path(__file__).with_name("constants.toml"))
 #: Images whose shorter side is below this get the constants of CIFAR unless told otherwise.
@@ -53,8 +57,8 @@ def corrupt(
 
     Args:
         images: uint8 array of shape (n, height, width, 3), sides of 32 or more. It is not changed.
-        name: One of the fifteen corruptions of the benchmark or of the four extra ones; see
-            ``MAIN_CORRUPTIONS`` and ``EXTRA_CORRUPTIONS`` in ``findtta.data.dataset``.
+        name: One of the fifteen corruptions of the benchmark or of the four extra ones (see
+            ``MAIN_CORRUPTIONS`` and ``EXTRA_CORRUPTIONS`` in ``findtta.data.dataset``), or ``file.py:NAME``.
         severity: From 1 to 5.
         seed: Any integer. Another seed draws other noise, angles, flakes and so on.
         index: For each image the number its random draws hang on, at least 0; by default its row. Pass
@@ -78,7 +82,24 @@ def corrupt(
         >>> int(corrupt(photo, "brightness", 2)[0, 0, 0, 0])
         125
     """
-    require_known("name", name, CORRUPTIONS)
+    function = CORRUPTION.load(name)
+    return apply(
+        function, images, public_name(name), severity, seed=seed, index=index, constants=constants, threads=threads
+    )
+
+
+def apply(
+    function: Callable[..., Images],
+    images: Images,
+    name: str,
+    severity: int,
+    *,
+    seed: int,
+    index: Iterable[int] | NDArray[Any] | None = None,
+    constants: str | None = None,
+    threads: int | None = None,
+) -> Images:
+    """Corrupt images with the function of a corruption, as :func:`corrupt` does."""
     if isinstance(severity, bool) or severity not in SEVERITIES:
         raise OptionError(f"severity must be a whole number from 1 to 5, got {severity!r}.")
     if threads is not None:
@@ -87,20 +108,29 @@ def corrupt(
     rows = _checked_index(index, len(images))
     table = constants or ("cifar" if min(images.shape[1:3]) < IMAGENET_FROM else "imagenet")
     require_known("constants", table, TABLES)
-    numbers = TABLES[table][name][severity - 1]
-    corruption = CORRUPTIONS[name]
+    numbers = TABLES[table][name][severity - 1] if name in CORRUPTIONS else [int(severity)]
     result = np.empty(images.shape, np.uint8)
 
     def work(part: slice) -> None:
         keys = partial(sample_keys, seed, rows[part], name, int(severity))
-        result[part] = corruption(np.ascontiguousarray(images[part]), keys, *numbers)
+        given = np.array(images[part])  # a copy, so that the function may change it
+        made = function(given, keys, *numbers)
+        if not isinstance(made, np.ndarray) or made.dtype != np.uint8 or made.shape != given.shape:
+            raise InputError(
+                f"corruption {name!r} must return uint8 images of shape {given.shape}, got {describe(made)}."
+            )
+        result[part] = made
 
     size = max(1, ELEMENTS_AT_ONCE // max(1, images[:1].size))
     parts = [slice(start, start + size) for start in range(0, len(images), size)]
     # The first part goes before the threads start, so that tables all share are made only once.
     for part in parts[:1]:
         work(part)
-    with ThreadPoolExecutor(threads or torch.get_num_threads()) as pool:
+    if not threads:
+        import torch
+
+        threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, parts[1:]))  # the list brings up what a thread raised
     return result
 

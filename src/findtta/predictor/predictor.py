@@ -1,119 +1,27 @@
-"""From prepared images to predictions: the model, the method and what it found out about each sample.
-
-The same call serves folders of files, clusters and the server.
-"""
+"""From prepared images to predictions: the model under a method, and what it found out about each sample."""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.api import adapt
 from findtta.errors import InputError
 from findtta.functional import gaussian_kl, instance_moments
-from findtta.images import ImageLimits, Interpolation, Pixels, to_input
+from findtta.images import Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.frozen import eps_of
 from findtta.layers.surgery import find_norms
-from findtta.models.card import NORMALIZATION, Classifier
-from findtta.models.open import NAMES, describe_input, load, preprocessing_of
-from findtta.options import Count, Options, Positive, option, require_device
-from findtta.registry import build_options, load_method
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictorSettings(Options):
-    """Which model predicts, under which method: what batch prediction, the server and exports share."""
-
-    model: str | Classifier = option("shapes-resnet26", NAMES, metavar="NAME")
-    weights: str | None = option(None, "weights of an architecture", metavar="FILE")
-    num_classes: Count | None = option(None, "number of classes", shown="that of the weights' card")
-    normalization: str | None = option(
-        None, f"mean and standard deviation of the input: {NORMALIZATION}", shown="the model's own"
-    )
-    method: str = option("find", "method that adapts the model; 'findtta methods' lists them", metavar="NAME")
-    options: Mapping[str, Any] = option(dict, "option of the method; may be repeated", flag="option")
-    device: str = option("cpu", "device that the model runs on, such as cuda:0")
-    image_size: Count | None = option(None, "side of the images that the model gets", shown="the model's own")
-    crop: float | None = option(
-        None, "fraction of the shorter side that the centre crop keeps", shown="the model's own"
-    )
-    interpolation: Interpolation | None = option(None, "how images are resized", shown="the model's own")
-    max_image_mb: Positive = option(20, "size in MiB up to which an image file is accepted", metavar="MB")
-    max_pixels: Count = option(
-        50_000_000, "width times height up to which an image is accepted", shown="50 million"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_device()
-
-    def check_device(self) -> None:
-        """Raise ``OptionError`` unless the device can be used."""
-        require_device(self.device)
-
-    @property
-    def image_limits(self) -> ImageLimits:
-        """How large images may be."""
-        return ImageLimits(max_bytes=max(1, int(self.max_image_mb * 2**20)), max_pixels=self.max_pixels)
-
-    def load_model(self) -> Classifier:
-        """Load the model, on the CPU and in eval mode."""
-        if isinstance(self.model, Classifier):
-            return self.model
-        return load(
-            self.model, weights=self.weights, num_classes=self.num_classes, normalization=self.normalization
-        )
-
-    def method_options(self) -> Options:
-        """Return the method's options, checked."""
-        return build_options(load_method(self.method), dict(self.options))
-
-    def predictor(self, model: Classifier | None = None) -> Predictor:
-        """Put the model, loaded now if not given, under the method on the device."""
-        return Predictor(model or self.load_model(), self)
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """The predictions for one batch, row by row.
-
-    Attributes:
-        probabilities: ``(samples, classes)``.
-        groups: The group of each sample in each layer, ``(samples, layers)``; -1 where a layer makes none.
-        drift: How far each sample is from the training data in each layer, ``(samples, layers)``; NaN if unknown.
-    """
-
-    probabilities: NDArray[np.float32]
-    groups: NDArray[np.int64]
-    drift: NDArray[np.float64]
-
-    @property
-    def indices(self) -> NDArray[np.int64]:
-        """The most probable class of each sample."""
-        return self.probabilities.argmax(1)
-
-    @property
-    def last_groups(self) -> NDArray[np.int64]:
-        """The group of each sample in the last layer that makes groups; -1 if none does."""
-        grouping = np.flatnonzero((self.groups >= 0).all(0))
-        return self.groups[:, grouping[-1]] if len(grouping) else np.full(len(self.groups), -1)
-
-    @property
-    def sample_drift(self) -> NDArray[np.float64]:
-        """The drift of each sample, averaged over the layers that measure it; NaN if none does."""
-        known = ~np.isnan(self.drift)
-        total = np.where(known, self.drift, 0).sum(1)
-        return np.where(known.any(1), total / np.maximum(known.sum(1), 1), np.nan)
+from findtta.models.card import Classifier
+from findtta.models.open import describe_input, preprocessing_of
+from findtta.predictor.settings import Predictions, PredictorSettings
 
 
 class Predictor:
