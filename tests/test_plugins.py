@@ -524,7 +524,7 @@ def test_predict_and_serve_take_them(folder, tmp_path):
     settings = Settings(method=str(folder / "my_norm.py:InstanceBlend"))
     assert settings.method_name == "my_norm.py:InstanceBlend"
     with pytest.raises(OptionError, match="learns from every batch"):
-        Settings(method="my_learner.py:PseudoLabel")
+        Settings(method="my_learner.py:PseudoLabel").require_servable()
 
 
 @pytest.mark.parametrize("name", [*NAMES.values(), "my_learner.py:PseudoLabel", "my_partitioner.py:by_sign"])

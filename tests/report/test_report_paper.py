@@ -15,7 +15,7 @@ def test_paper_ours_and_difference_stand_side_by_side():
     (table,) = columns_of(run("find", accuracy=70.04), run("tbn", accuracy=63.0), run("tent", accuracy=62.77))
     assert table.row("find") == ["find", "71.54 ±\xa00.20", "70.04 ±\xa00.51", "\N{MINUS SIGN}1.50"]
     assert table.row("tbn") == ["tbn", "61.96", "63.00 ±\xa00.55", "+1.04"]
-    assert table.row("tent") == ["tent", "62.77", "62.77", "+0.00"]
+    assert table.row("tent") == ["tent", "62.77", "62.77 ±\xa00.55", "+0.00"]
     sides = {row.attributes["data-method"]: row.all("td", class_="gap")[0].classes for row in table.all("tr")[2:]}
     assert sides == {"find": {"gap", "below"}, "tbn": {"gap", "above"}, "tent": {"gap", "same"}}
 
