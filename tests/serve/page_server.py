@@ -15,7 +15,7 @@ from findtta.serve.telemetry import Telemetry
 class NoModel:
     healthy, failed = True, False
 
-    async def predict(self, images):
+    async def predict(self, images, choice=None):
         raise AssertionError("the page compares; it does not ask for predictions")
 
 
@@ -27,7 +27,7 @@ class Here:
     def __init__(self, predictor):
         self._predictor = predictor
 
-    async def predict(self, images):
+    async def predict(self, images, choice=None):
         return await asyncio.to_thread(self._predictor, images)
 
 

@@ -11,9 +11,11 @@ from virtual_time import run as run_virtually
 
 pytest.importorskip("prometheus_client", reason="the 'serve' extra is not installed")
 
+from findtta.errors import OptionError
 from findtta.predictor import Predictions
 from findtta.serve import Settings
 from findtta.serve.engine import Description, Engine, Replica, ReplicaDied, Unavailable
+from findtta.serve.settings import Choice
 from findtta.serve.telemetry import Telemetry
 
 IMAGES = np.zeros((1, 2, 2, 3), np.uint8)
@@ -28,7 +30,7 @@ class Dies:
     def __init__(self, deaths: int, error: type[Exception] = ReplicaDied) -> None:
         self.left, self.error, self.calls = deaths, error, 0
 
-    async def predict(self, images):
+    async def predict(self, images, choice=None):
         self.calls += 1
         if self.left > 0:
             self.left -= 1
@@ -127,3 +129,27 @@ def test_the_description_is_plain_values_of_their_own_types():
     assert described["preprocessing"]["mean"] == (0.5, 0.5, 0.5)
     assert described["preprocessing"]["crop"] == 1.0
     json.dumps(described)
+
+
+def test_a_replica_runs_other_methods_on_the_same_model_and_keeps_a_few():
+    replica = Replica(Settings(method="find"))
+    images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
+    served = replica(images)
+    alone = Replica(Settings(method="source"))(images)
+    assert np.array_equal(replica(images, Choice("source")).probabilities, alone.probabilities)
+    for alpha in np.linspace(0.1, 0.9, 12):
+        replica(images, Choice("find", (("alpha", float(alpha)),)))
+    assert len(replica._others) == Replica._MOST_CHOICES
+    assert np.array_equal(replica(images).probabilities, served.probabilities)
+    assert np.array_equal(replica(images, Choice("source")).probabilities, alone.probabilities)
+    with pytest.raises(OptionError, match="learns from every batch"):
+        replica(images, Choice("tent"))
+
+
+def test_each_use_of_a_method_has_its_own_state():
+    replica = Replica(Settings(method="find-star"))
+    images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)
+    for _ in range(3):
+        replica(images)
+    twice = [replica(images, Choice("find-star", (), use)).probabilities for use in ("a", "b")]
+    assert np.array_equal(*twice)

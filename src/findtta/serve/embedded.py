@@ -19,7 +19,7 @@ from findtta.errors import FindTTAError, WorkerError
 from findtta.images import Pixels
 from findtta.predictor import Predictions
 from findtta.serve.engine import Description, Replica, ReplicaDied, Unavailable
-from findtta.serve.settings import Settings
+from findtta.serve.settings import Choice, Settings
 
 #: What Linux calls the processes.
 PROCESS_NAME = "findtta-replica"
@@ -56,9 +56,9 @@ def _work(connection: Connection, lifeline: Connection, settings: Settings) -> N
             return
         connection.send(replica.description)
         while True:
-            images = connection.recv()
+            batch = connection.recv()
             try:
-                predictions: Predictions | Exception = replica(images)
+                predictions: Predictions | Exception = replica(*batch)
             except Exception as error:
                 predictions = _portable(error)
             connection.send(predictions)
@@ -89,11 +89,11 @@ class _Worker:
         for connection in (theirs, end):  # so that the death of the process closes them
             connection.close()
 
-    def ask(self, images: Pixels | None = None) -> Any:
+    def ask(self, *batch: Pixels | Choice | None) -> Any:
         """Send a batch, if one is given, and return what the process sends next, or raise the error it sends."""
         try:
-            if images is not None:
-                self._connection.send(images)
+            if batch:
+                self._connection.send(batch)
             message = self._connection.recv()
         except (EOFError, OSError) as error:
             raise ReplicaDied("the process of the model died.") from error
@@ -149,7 +149,7 @@ class Workers:
         first, *_ = await asyncio.gather(*descriptions)
         return first
 
-    async def predict(self, images: Pixels) -> tuple[Predictions, str]:
+    async def predict(self, images: Pixels, choice: Choice | None = None) -> tuple[Predictions, str]:
         """Have the next idle process predict a batch; raises ``ReplicaDied`` if it dies."""
         worker = await self._idle.get()
         if worker is None:
@@ -158,7 +158,7 @@ class Workers:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                predictions = await loop.run_in_executor(self._threads, worker.ask, images)
+                predictions = await loop.run_in_executor(self._threads, worker.ask, images, choice)
         except (ReplicaDied, TimeoutError):
             worker.process.kill()
             raise

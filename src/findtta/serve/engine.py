@@ -19,7 +19,7 @@ from findtta.errors import FindTTAError, OptionError
 from findtta.images import Pixels, Preprocessing
 from findtta.plugins import public_values
 from findtta.predictor import Predictions
-from findtta.serve.settings import Settings
+from findtta.serve.settings import Choice, Settings
 
 if TYPE_CHECKING:
     from findtta.predictor import Predictor
@@ -84,28 +84,43 @@ def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 class Replica:
-    """One replica of the model, which predicts one batch at a time.
+    """One replica of the model, which predicts one batch at a time, under the served method or another one.
 
     Whatever is wrong with the settings is a plain error here, after one batch if need be.
     """
+
+    #: Methods beside the served one that are kept; the one that was used least recently goes.
+    _MOST_CHOICES = 8
 
     def __init__(self, settings: Settings) -> None:
         import torch
 
         settings.require_servable()
         torch.set_num_threads(settings.threads)
-        model = settings.load_model()
-        self._predictor = settings.predictor(model)
+        self._settings, self._model = settings, settings.load_model()
+        self._others: dict[Choice, Predictor] = {}
+        self._predictor = settings.predictor(self._model)
         # Also pays for the first call, unless the model would remember it.
-        first = settings.predictor(model) if self._predictor.adapted.stateful else self._predictor
+        first = settings.predictor(self._model) if self._predictor.adapted.stateful else self._predictor
         classes = first(np.zeros((2, *first.preprocess.size, 3), np.uint8)).probabilities.shape[1]
         if classes != len(first.labels):
             raise OptionError(f"num_classes: the model has {classes} classes, not {len(first.labels)}.")
         self.description = Description.of(settings, self._predictor)
 
-    def __call__(self, images: Pixels) -> Predictions:
-        """Predict one batch."""
-        return self._predictor(images)
+    def __call__(self, images: Pixels, choice: Choice | None = None) -> Predictions:
+        """Predict one batch; raises ``OptionError`` if the method of a choice cannot be served."""
+        return (self._predictor if choice is None else self._chosen(choice))(images)
+
+    def _chosen(self, choice: Choice) -> Predictor:
+        predictor = self._others.pop(choice, None)
+        if predictor is None:
+            settings = self._settings.under(choice)
+            settings.require_servable()
+            predictor = settings.predictor(self._model)
+        self._others[choice] = predictor  # the newest is the last
+        if len(self._others) > self._MOST_CHOICES:
+            del self._others[next(iter(self._others))]
+        return predictor
 
 
 class Backend(Protocol):
@@ -125,7 +140,7 @@ class Backend(Protocol):
     async def start(self) -> Description:
         """Wait until the replicas are there; raises ``FindTTAError`` if they cannot be started."""
 
-    async def predict(self, images: Pixels) -> tuple[Predictions, str]:
+    async def predict(self, images: Pixels, choice: Choice | None = None) -> tuple[Predictions, str]:
         """Predict a batch; also returns the name of the replica. Raises ``ReplicaDied`` if it died."""
 
 
@@ -151,14 +166,17 @@ class Engine:
         """Whether nothing will be predicted again unless the server is restarted."""
         return self.backend.failed
 
-    async def predict(self, images: Pixels) -> Predictions:
-        """Predict a batch of preprocessed images; raises ``Unavailable`` if no replica predicts it in time."""
+    async def predict(self, images: Pixels, choice: Choice | None = None) -> Predictions:
+        """Predict a batch of preprocessed images, under the served method unless another one is chosen.
+
+        Raises ``Unavailable`` if no replica predicts it in time.
+        """
         loop = asyncio.get_running_loop()
         end, pause, deaths = loop.time() + self.patience_s, 0.05, 0
         try:
             while True:
                 try:
-                    predictions, replica = await self.backend.predict(images)
+                    predictions, replica = await self.backend.predict(images, choice)
                     self.telemetry.count_replica(replica)
                     return predictions
                 except ReplicaDied as error:

@@ -19,7 +19,7 @@ from findtta.errors import FindTTAError
 from findtta.images import Pixels
 from findtta.predictor import Predictions
 from findtta.serve.engine import Description, Replica, ReplicaDied
-from findtta.serve.settings import MEBIBYTE, Settings
+from findtta.serve.settings import MEBIBYTE, Choice, Settings
 
 APP_NAME = "findtta"
 DEPLOYMENT_NAME = "Model"
@@ -38,10 +38,10 @@ class RayReplica:
         self._replica = self._thread.submit(Replica, settings).result()
         self._name = uuid.uuid4().hex
 
-    async def predict(self, images: Pixels) -> tuple[Predictions, str]:
+    async def predict(self, images: Pixels, choice: Choice | None = None) -> tuple[Predictions, str]:
         """Predict one batch; also returns the name of this replica."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._replica, images), self._name
+        return await loop.run_in_executor(self._thread, self._replica, images, choice), self._name
 
 
 def is_death(error: BaseException) -> bool:
@@ -57,7 +57,7 @@ def is_death(error: BaseException) -> bool:
 class RayBackend:
     """Replicas on Ray Serve, which replaces those that die."""
 
-    call: Callable[[Pixels], Awaitable[tuple[Predictions, str]]]
+    call: Callable[[Pixels, Choice | None], Awaitable[tuple[Predictions, str]]]
     description: Description
     place: str
     most_deaths: float = math.inf  # calls fail until Ray Serve has noticed a death
@@ -68,10 +68,10 @@ class RayBackend:
         """Describe the model; Ray Serve has started it."""
         return self.description
 
-    async def predict(self, images: Pixels) -> tuple[Predictions, str]:
+    async def predict(self, images: Pixels, choice: Choice | None = None) -> tuple[Predictions, str]:
         """Predict a batch; also returns the name of the replica. Raises ``ReplicaDied`` if it died."""
         try:
-            return await self.call(images)
+            return await self.call(images, choice)
         except Exception as error:
             if is_death(error):
                 raise ReplicaDied(str(error)) from error

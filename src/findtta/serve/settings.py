@@ -1,9 +1,9 @@
 """Settings of the prediction server: the model, the method, how batches are formed, and what is refused."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from findtta._ray import joins_cluster
 from findtta.errors import OptionError
@@ -13,6 +13,14 @@ from findtta.predictor import PredictorSettings
 
 MEBIBYTE = 2**20
 Port = Annotated[int, partial(require_int, low=0, high=65535)]
+
+
+class Choice(NamedTuple):
+    """A method that replicas run beside the served one, on the same model; each use of one keeps its own state."""
+
+    method: str
+    options: tuple[tuple[str, Any], ...] = ()
+    use: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +111,10 @@ class Settings(PredictorSettings):
                 f"replicas must be 1 for {self.method!r}, got {self.most_replicas}: each replica would depend on "
                 "its own first batches, and predictions on which replica made them."
             )
+
+    def under(self, choice: Choice) -> "Settings":
+        """Return the settings with another method."""
+        return replace(self, method=choice.method, options=dict(choice.options))
 
     @property
     def warm_up_batches(self) -> int:
