@@ -3,7 +3,6 @@
 Slow, and meant to be read beside the paper. Nothing here comes from the package under test.
 """
 
-import itertools
 import math
 
 import torch
@@ -220,31 +219,34 @@ def drift_gate(evidence: float, layers: int, threshold: float, sharpness: float)
     return drift**sharpness / (drift**sharpness + threshold**sharpness)
 
 
-def common_share(samples: list[list[float]]) -> float:
-    """Mean inner product of two samples over that of one with itself, without what all channels have alike."""
+def common_share(samples: list[list[float]], drift: list[float]) -> tuple[float, float]:
+    """Weighted mean inner product of two samples over that of one with itself; and the sum of squared weights."""
     centred = [[value - math.fsum(sample) / len(sample) for value in sample] for sample in samples]
+    count = range(len(samples))
+    shares = [math.exp(-2 * value) for value in drift]
+    weights = [value / math.fsum(shares) for value in shares]
 
-    def mean_product(pairs: list[tuple[list[float], list[float]]]) -> float:
-        return math.fsum(a * b for pair in pairs for a, b in zip(*pair, strict=True)) / max(1, len(pairs))
+    def product(i: int, j: int) -> float:
+        return math.fsum(a * b for a, b in zip(centred[i], centred[j], strict=True))
 
-    own = mean_product([(one, one) for one in centred])
-    return mean_product(list(itertools.permutations(centred, 2))) / own if own else 0.0
+    pairs = math.fsum(weights[i] * weights[j] * product(i, j) for i in count for j in count if i != j)
+    own = math.fsum(weights[i] * product(i, i) for i in count)
+    squares = math.fsum(weight**2 for weight in weights)
+    return (pairs / (max(1 - squares, 0.05) * own) if own else 0.0), squares
 
 
-def class_guard(share: float, earlier: list[float], count: int, depth: float) -> float:
-    """``a^4 / (a^4 + s^4)`` of the common share ``s`` and the allowed one ``a``; 1 without layers before."""
-    if not earlier:
-        return 1.0
+def class_guard(share: float, earlier: list[float], squares: float) -> float:
+    """``a^8 / (a^8 + s^8)`` of the common share ``s`` and the allowed one ``a``."""
     mean = max(0.0, math.fsum(earlier) / len(earlier))
-    allowed = 0.8 * mean**2 / depth**10 + 0.5 / count
-    return allowed**4 / (allowed**4 + max(0.0, share) ** 4)
+    allowed = 2.5 * mean**2 + 0.5 * squares
+    return allowed**8 / (allowed**8 + max(0.0, share) ** 8)
 
 
 class ReferenceSoft(nn.Module):
     """Stands in for a BatchNorm layer of FIND with soft neighbourhoods.
 
     ``history`` is shared by the ``layers`` layers of a model: for each one passed, the evidence of each sample;
-    ``shares``, for each one passed, the common share. Empty them before each batch.
+    ``shares``, for each one in the middle of the model, the common share. Empty them before each batch.
     """
 
     def __init__(
@@ -282,13 +284,17 @@ class ReferenceSoft(nn.Module):
             for row in weights
         ]
         self.history.append([log_drift(near[i], weights[i][i]) for i in count])
-        layers, share = len(self.history), common_share([[shift for shift, _ in sample] for sample in samples])
-        guard = class_guard(share, self.shares, len(count), min(1, layers / self.layers))
-        self.shares.append(share)
+        layers = len(self.history)
+        evidence = [math.fsum(layer[i] for layer in self.history) / layers for i in count]
+        share, squares = common_share([[shift for shift, _ in sample] for sample in samples], evidence)
+        depth, guard = layers / self.layers, 1.0
+        if 0.5 < depth <= 0.85:
+            self.shares.append(share)
+        elif depth > 0.85 and self.shares:
+            guard = 0.6 * class_guard(share, self.shares, squares)
         mean, variance = torch.zeros(2, len(count), len(channels), dtype=torch.float64)
         for i in count:
-            evidence = math.fsum(layer[i] for layer in self.history) / layers
-            trust = (1 - self.alpha) * drift_gate(evidence, layers, self.threshold, self.sharpness)
+            trust = (1 - self.alpha) * drift_gate(evidence[i], layers, self.threshold, self.sharpness)
             trust *= 1 - self.guard + self.guard * guard
             for c in channels:
                 unit = source_variance[c] + eps

@@ -88,6 +88,12 @@ class Fails(nn.Module):
         return self.bn1(x)
 
 
+def deep_net():
+    """Layers in the middle, and two that are late."""
+    layers = [(conv(3 if place == 0 else 4, 4), nn.BatchNorm2d(4), nn.ReLU()) for place in range(8)]
+    return nn.Sequential(*(module for layer in layers for module in layer), nn.Flatten(2))
+
+
 OPTIONS = [
     {},
     {"alpha": 0.0, "temperature": 0.5, "guard": 0.4},
@@ -110,7 +116,7 @@ def test_layer_equals_the_reference(layer, options):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("net", [TinyNet, PreActivation])
+@pytest.mark.parametrize("net", [TinyNet, PreActivation, deep_net])
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_network_equals_the_network_of_reference_layers(net, count, options):
     model, batch = filled(net(), dtype=DOUBLE), images(count, dtype=DOUBLE, size=5)
@@ -118,7 +124,7 @@ def test_network_equals_the_network_of_reference_layers(net, count, options):
     want = plain(
         replaced(model, lambda norm: reference.ReferenceSoft(norm, history, shares, layers, **options)), batch
     )
-    assert len(history) == len(shares) >= 2
+    assert len(history) >= 2
     assert close(soft(model, **options)(batch), want, 1e-11)
 
 
@@ -357,34 +363,31 @@ def test_a_network_that_looks_at_windows_equals_its_parts():
     assert adapted(batch).isfinite().all()
 
 
-def test_the_guard_leaves_a_batch_of_one_alone():
-    model, batch = tiny(DOUBLE), images(1, dtype=DOUBLE)
-    assert close(soft(model)(batch), soft(model, guard=0)(batch), 1e-12)
-
-
 def test_the_guard_moves_samples_that_are_alike_only_late_towards_the_source():
-    model = filled(nn.Sequential(nn.BatchNorm2d(4), nn.BatchNorm2d(4)), dtype=DOUBLE)
+    model = filled(nn.Sequential(*(nn.BatchNorm2d(4) for _ in range(3))), dtype=DOUBLE)
     unlike, alike = 3 * randn(32, 4, 1, 1, dtype=DOUBLE), 3 * randn(1, 4, 1, 1, seed=1, dtype=DOUBLE)
     noise = randn(32, 4, 5, 5, seed=2, dtype=DOUBLE)
     adapted, unguarded = soft(model), soft(model, guard=0)
-    model[0].register_forward_hook(lambda *_: alike + noise)  # what the second layer sees
-    for module in (adapted.model[0], unguarded.model[0]):
-        module.register_forward_hook(lambda *_: alike + noise)
+    for outer in (model, adapted.model, unguarded.model):
+        outer[0].register_forward_hook(lambda *_: unlike + noise)  # what the second layer sees
+        outer[1].register_forward_hook(lambda *_: alike + noise)
     got, without_guard, source = adapted(unlike + noise), unguarded(unlike + noise), plain(model, unlike + noise)
     assert (got - source).abs().mean() < 0.05 * (without_guard - source).abs().mean()
 
 
 def test_windows_of_an_image_count_as_one_for_the_guard():
-    shift = randn(3, 4, seed=1, dtype=DOUBLE)
+    shift, common = randn(2, 3, 4, seed=1, dtype=DOUBLE)
+    alike = common[:1] + shift / 5
     whole, parts = Evidence(), Evidence()
-    for evidence, second in ((whole, shift + 1), (parts, (shift + 1).repeat_interleave(4, 0))):
-        evidence.add(torch.zeros(3))
-        assert evidence.guard(shift, 2) == 1
-        evidence.add(torch.zeros(len(second)))
-        evidence.last = evidence.guard(second, 2)
-    assert whole.last < 1
+    for evidence, last in ((whole, alike), (parts, alike.repeat_interleave(4, 0))):
+        for _ in range(2):
+            evidence.add(torch.zeros(3, dtype=DOUBLE))
+            assert evidence.guard(shift, 3) == 1
+        evidence.add(torch.zeros(len(last), dtype=DOUBLE))
+        evidence.last = evidence.guard(last, 3)
+    assert whole.last < 0.3
     assert close(parts.last, whole.last, 1e-12)
-    assert parts.guard(shift.repeat(2, 1)[:4], 2) == 1  # 4 rows of 3 images
+    assert parts.guard(shift.repeat(2, 1)[:4], 3) == 1  # 4 rows of 3 images
 
 
 def test_windows_of_one_image_need_no_others():

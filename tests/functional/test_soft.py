@@ -271,53 +271,64 @@ def shifts(count, seed=0):
     return randn(1, 5, seed=seed, dtype=torch.float64) + randn(count, 5, seed=seed + 1, dtype=torch.float64)
 
 
+def drifts(count, seed=0):
+    """Logarithms of the drift of samples."""
+    return randn(count, seed=seed + 2, dtype=torch.float64)
+
+
 @given(COUNTS, SEEDS)
 def test_the_common_share_equals_the_reference(count, seed):
-    share, samples = common_share(shifts(count, seed))
-    assert share.item() == pytest.approx(reference.common_share(shifts(count, seed).tolist()), abs=1e-9)
-    assert samples.item() == count
+    got = [value.item() for value in common_share(shifts(count, seed), drifts(count, seed))]
+    want = reference.common_share(shifts(count, seed).tolist(), drifts(count, seed).tolist())
+    assert got == pytest.approx(want, abs=1e-9)
 
 
 @given(st.integers(2, 12), SEEDS, st.floats(-9, 9))
 def test_the_common_share_does_not_see_the_order_a_scale_or_a_shift_of_all_channels(count, seed, offset):
-    shift = shifts(count, seed)
+    shift, drift = shifts(count, seed), drifts(count, seed)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    got, want = common_share(3 * shift[order] + offset)[0], common_share(shift)[0]
+    got, want = common_share(3 * shift[order] + offset, drift[order] + offset)[0], common_share(shift, drift)[0]
     assert close(got, want, 1e-9)
 
 
 def test_the_common_share_of_equal_opposite_and_single_samples():
-    one = shifts(1)
-    assert common_share(one.expand(6, 5))[0].item() == pytest.approx(1)
-    assert common_share(torch.cat([one, -one]))[0].item() == pytest.approx(-1)
-    assert common_share(one)[0].item() == pytest.approx(0, abs=1e-9)
-    assert common_share(torch.zeros(3, 5))[0] <= 0
+    one, same = shifts(1), torch.zeros(6, dtype=torch.float64)
+    assert common_share(one.expand(6, 5), same)[0].item() == pytest.approx(1)
+    assert common_share(torch.cat([one, -one]), same[:2])[0].item() == pytest.approx(-1)
+    assert common_share(one, same[:1])[0].item() == pytest.approx(0, abs=1e-9)
+    assert common_share(torch.zeros(3, 5), torch.zeros(3))[0] <= 0
+
+
+def test_samples_of_strong_drift_hardly_count_in_the_common_share():
+    shift = torch.cat([shifts(1).expand(8, 5), torch.eye(5, dtype=torch.float64)[:4]])
+    drift = torch.tensor([3.0] * 8 + [0.0] * 4, dtype=torch.float64)
+    assert common_share(shift, -drift)[0] > 0.95
+    assert common_share(shift, drift)[0] < 0.05
 
 
 @given(st.integers(2, 10), SEEDS)
 def test_poisoned_samples_have_no_part_in_the_common_share(count, seed):
-    shift = shifts(count, seed)
-    share, samples = common_share(shift.index_fill(0, torch.tensor([1]), math.nan))
-    assert share.item() == pytest.approx(common_share(without(shift, 1))[0].item(), abs=1e-12)
-    assert samples.item() == count - 1
+    shift, drift = shifts(count, seed), drifts(count, seed)
+    poisoned = (values.index_fill(0, torch.tensor([1]), math.nan) for values in (shift, drift))
+    got, want = common_share(*poisoned), common_share(without(shift, 1), without(drift, 1))
+    assert [value.item() for value in got] == pytest.approx([value.item() for value in want], abs=1e-12)
 
 
 SHARES_OF_LAYERS = st.floats(-0.3, 1)
 
 
-@given(SHARES_OF_LAYERS, st.lists(SHARES_OF_LAYERS, min_size=1, max_size=4), COUNTS, st.floats(0.05, 1))
-def test_the_guard_equals_the_reference(share, earlier, count, depth):
-    tensors = (torch.tensor(value, dtype=torch.float64) for value in (share, sum(earlier) / len(earlier)))
-    got = class_guard(*tensors, torch.tensor(count, dtype=torch.float64), depth).item()
-    assert got == pytest.approx(reference.class_guard(share, earlier, count, depth), abs=1e-9)
+@given(SHARES_OF_LAYERS, st.lists(SHARES_OF_LAYERS, min_size=1, max_size=4), st.floats(0.01, 1))
+def test_the_guard_equals_the_reference(share, earlier, concentration):
+    values = (share, sum(earlier) / len(earlier), concentration)
+    got = class_guard(*(torch.tensor(value, dtype=torch.float64) for value in values)).item()
+    assert got == pytest.approx(reference.class_guard(share, earlier, concentration), abs=1e-9)
 
 
 def test_the_guard_tells_a_class_from_drift():
-    def guard(share, earlier, depth=1.0, count=64):
-        return class_guard(torch.tensor(share), torch.tensor(earlier), torch.tensor(count), depth).item()
+    def guard(share, earlier, count=40):
+        return class_guard(*map(torch.tensor, (share, earlier, 1 / count))).item()
 
-    assert guard(0.25, 0.25) < 0.01  # in common in the last layer, though not before: a class
-    assert guard(0.1, 0.5) > 0.9  # in common all the way: drift
-    assert guard(0.01, 0.2) > 0.95  # nothing in common
-    assert guard(0.25, 0.25, depth=0.7) > 0.95  # no layer that knows classes
-    assert guard(0.1, 0.1, count=2) > 0.95  # chance
+    assert guard(0.25, 0.15) < 0.01  # in common in the last layers, though hardly before: a class
+    assert guard(0.15, 0.3) > 0.9  # in common all the way: drift
+    assert guard(0.02, 0.1) > 0.9  # nothing in common
+    assert guard(0.2, 0.1, count=2) > 0.9  # chance

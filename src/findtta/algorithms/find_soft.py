@@ -8,8 +8,8 @@ This is not in the paper. Four things differ from FIND:
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of a sample's
   neighbourhood from the source, averaged (as a logarithm) over the layers it has passed, against a threshold that
   falls with depth as divergence does. A sample that looks like the training data is left nearly alone.
-- Samples of one class are similar in the last layers without any drift. Where the samples of a batch are more
-  similar there than the layers before explain, the weight of the source rises to 1 again.
+- Samples of one class are similar in the last layers without any drift. So those adapt less, and where the samples
+  of a batch are more similar there than the layers before explain, the weight of the source rises to 1 again.
 
 Like FIND it keeps nothing between batches, needs no gradients, and can be exported. Its outputs depend on the
 inputs continuously, so that runtimes agree on them. See docs/beyond-find.md for how it was developed.
@@ -34,6 +34,7 @@ from findtta.functional import (
     weighted_moments,
 )
 from findtta.functional.moments import as_dtype
+from findtta.functional.soft import LATE, LATE_TRUST, MIDDLE
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
 from findtta.options import AtLeastZero, Fraction, Options, Positive, option
@@ -58,7 +59,7 @@ class FINDSoftOptions(Options):
         6.0, "steepness of the source weight as a function of log drift around the threshold; 0: always halfway"
     )
     guard: Fraction = option(
-        1.0, "part of the adaptation that late layers give up where a batch seems to hold few classes; 0: nothing"
+        1.0, "part of the adaptation that late layers give up, most of it where a batch seems to hold few classes"
     )
 
 
@@ -67,7 +68,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
-        self.shares: Tensor | None = None
+        self.shares: list[Tensor] = []  # of the layers in the middle of the model
         self.layers = 0
 
     def add(self, drift: Tensor) -> tuple[Tensor, int]:
@@ -88,18 +89,19 @@ class Evidence:
         return (self.total / self.layers).repeat_interleave(windows), self.layers
 
     def guard(self, shift: Tensor, layers: int) -> Tensor | float:
-        """Return the class guard of a model of ``layers`` layers in the one whose drift was added last."""
+        """Return how far to adapt, 0 to 1, in the layer whose drift was added last, one of ``layers``."""
         assert self.total is not None
-        rows, samples = shift.shape[0], self.total.shape[0]
-        if rows % samples:
+        rows, samples, depth = shift.shape[0], self.total.shape[0], self.layers / layers
+        if rows % samples or depth <= MIDDLE:
             return 1.0
         if rows != samples:  # windows of one image are of one class: they count as one
             shift = shift.view(samples, rows // samples, -1).mean(1)
-        share, count = common_share(shift)
-        earlier, self.shares = self.shares, share if self.shares is None else self.shares + share
-        if earlier is None:
+        share, concentration = common_share(shift, self.total / self.layers)
+        if depth <= LATE:
+            self.shares.append(share)
+        if depth <= LATE or not self.shares:
             return 1.0
-        return class_guard(share, earlier / (self.layers - 1), count, min(1.0, self.layers / layers))
+        return LATE_TRUST * class_guard(share, torch.stack(self.shares).mean(), concentration)
 
 
 class SoftNorm(AdaptiveNorm):

@@ -18,9 +18,11 @@ NO_DRIFT = 1e-12  # keeps similarities of samples without drift from being 0 / 0
 LEAST_DRIFT = 1e-6  # has a logarithm
 # How these were chosen: see docs/beyond-find.md.
 DEPTH_EXPONENT = 0.4  # divergence falls with depth, with drift and without
-ALLOWED_SHARE, ALLOWED_EXPONENT = 0.8, 10  # common share that drift explains in the last layer, and before it
+MIDDLE, LATE = 0.5, 0.85  # parts of the depth of a model after which layers are in its middle, and late
+LATE_TRUST = 0.6  # in late layers, where samples differ by class more than by drift
+ALLOWED_SHARE = 2.5  # times the square of the middle layers' common share: that of late layers by drift alone
 CHANCE_SHARE = 0.5  # divided by the number of samples: common share of unrelated samples
-GUARD_SHARPNESS = 4
+GUARD_SHARPNESS = 8
 
 
 def in_source_units(
@@ -127,37 +129,40 @@ def drift_gate(evidence: Tensor, layers: int, threshold: float, sharpness: float
     return torch.sigmoid(sharpness * evidence - sharpness * math.log(drift_threshold(layers, threshold)))
 
 
-def common_share(shift: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the shifts of all samples of a batch point the same way.
+def common_share(shift: Tensor, drift: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the shifts of the samples of a batch point the same way, above all those of little drift.
 
-    The mean inner product of two samples, divided by the mean of one sample with itself. A shift of all channels
-    alike is left out: it is drift, never a class.
+    The mean inner product of two samples, divided by the mean of one sample with itself. Samples count by
+    ``exp(-2 * drift)``: strong drift of any kind can push samples towards one class, whatever their own. A shift
+    of all channels alike is left out: it is drift, never a class.
 
     Args:
-        shift: Means in units of the source, ``(B, C)``.
+        shift: Means in units of the source, ``(B, C)``; a poisoned sample does not count.
+        drift: Logarithm of the drift of each sample, ``(B,)``.
 
     Returns:
-        The share, scalar: 1 for equal shifts, about 0 for unrelated ones and for a single sample. And the number
-        of samples it is taken over, scalar: those that are not poisoned.
+        The share, scalar: 1 for equal shifts, about 0 for unrelated ones and for a single sample. And the sum of
+        squared weights, scalar: one over the number of samples that count.
     """
-    count = shift[:, 0].isfinite().sum(dtype=shift.dtype)
+    weights = torch.softmax(-2 * drift.masked_fill(~shift[:, 0].isfinite(), math.inf), 0)
     pattern = replace_nan(shift - shift.mean(1, keepdim=True))
-    total = pattern.sum(0)
-    pairs_to_one = total.square().sum() / pattern.square().sum().clamp_min(NO_DRIFT) - 1
-    return pairs_to_one / (count - 1).clamp_min(1), count
+    energy = pattern.square().sum(1)
+    concentration = weights.square().sum()
+    pairs = (weights @ pattern).square().sum() - weights.square() @ energy
+    # A few samples with nearly all of the weight tell too little: then the share tends to 0.
+    return pairs / ((1 - concentration).clamp_min(0.05) * (weights @ energy).clamp_min(NO_DRIFT)), concentration
 
 
-def class_guard(share: Tensor, earlier: Tensor, count: Tensor, depth: float) -> Tensor:
+def class_guard(share: Tensor, earlier: Tensor, concentration: Tensor) -> Tensor:
     """How far to trust neighbourhoods in a batch that may hold few classes, 0 to 1.
 
-    Drift that the samples share shows from the first layers on; a class that they share shows in the last layers
-    only. So the common share of a late layer is held against that of the layers before it.
+    Drift that the samples share shows in all layers; a class that they share shows in the last layers only. So
+    the common share of a late layer is held against that of the layers before it.
 
     Args:
         share: Common share of the shifts in this layer, scalar; see :func:`common_share`.
         earlier: Mean of the common shares of the layers before, scalar.
-        count: Number of samples, scalar.
-        depth: Place of the layer in the model: above 0, and 1 for the last.
+        concentration: One over the number of samples, scalar.
     """
-    allowed = ALLOWED_SHARE * depth**-ALLOWED_EXPONENT * F.relu(earlier).square() + CHANCE_SHARE / count
+    allowed = ALLOWED_SHARE * F.relu(earlier).square() + CHANCE_SHARE * concentration
     return 1 / (1 + (F.relu(share) / allowed) ** GUARD_SHARPNESS)
