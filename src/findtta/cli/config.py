@@ -38,7 +38,7 @@ class ModelFile(Options):
     model: Text = option("", MODEL_NAMES)
     weights: Text | None = option(None, "weights of an architecture")
     num_classes: Count | None = option(None, "number of classes, if the names are not given")
-    classes: tuple[Text, ...] | Text | None = option(None, "names of the classes, or a file with one per line")
+    classes: Text | tuple[Text, ...] | None = option(None, "names of the classes, or a file with one per line")
     image_size: Count | None = option(None, "side of the images that the model gets")
     crop: Crop | None = option(None, "fraction of the shorter side that the centre crop keeps")
     interpolation: Interpolation | None = option(None, "how images are resized: bilinear or bicubic")
