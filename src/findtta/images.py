@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Self
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from findtta.errors import InputError, OptionError
-from findtta.options import Count, Options, require_int
+from findtta.options import Count, Options, require_int, require_known
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +52,32 @@ Interpolation = Literal["bilinear", "bicubic"]
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _ORIENTATION = 0x0112  # the EXIF tag
 _MOST_RESIZED = 2**24  # pixels of an image that is resized before it is cropped
+
+
+def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Triple]:
+    """Return mean and standard deviation by name, or as given, which may be a text ``MEAN/STD``."""
+    if isinstance(wanted, str) and "/" not in wanted:
+        require_known("normalization", wanted, NORMALIZATIONS)
+        return NORMALIZATIONS[wanted]
+    parts: Any = [part.split(",") for part in wanted.split("/")] if isinstance(wanted, str) else wanted
+    try:
+        mean, std = ((float(red), float(green), float(blue)) for red, green, blue in parts)
+    except (TypeError, ValueError):
+        std = (0.0, 0.0, 0.0)
+    if min(std) <= 0:
+        raise OptionError(
+            f"normalization must be {NORMALIZATION}: three numbers each, those of STD above 0, got {wanted!r}."
+        )
+    return mean, std
+
+
+def require_crop(name: str, value: object) -> None:
+    """Raise ``OptionError`` unless a value is a fraction of the shorter side that a crop can keep."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise OptionError(f"{name} must be above 0 and at most 1, got {value!r}.")
+
+
+Crop = Annotated[float, require_crop]
 
 
 class ImageError(InputError):
@@ -322,8 +348,7 @@ class Preprocessing(Options):
     def square(cls, side: int, crop: float = 1.0, interpolation: Interpolation = "bilinear") -> Self:
         """Return the preprocessing that keeps a fraction of the shorter side, as timm's ``crop_pct`` says it."""
         require_int("image_size", side)
-        if isinstance(crop, bool) or not isinstance(crop, int | float) or not 0 < crop <= 1:
-            raise OptionError(f"crop must be above 0 and at most 1, got {crop!r}.")
+        require_crop("crop", crop)
         return cls(size=(side, side), resize=math.floor(side / crop), interpolation=interpolation)
 
     @property

@@ -217,6 +217,10 @@ def _option_types(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
@@ -230,7 +234,7 @@ def make_options(owner: str, kind: type[OptionsT], given: Mapping[str, Any]) -> 
     for name in given:
         if name not in known:
             lines = [
-                f"  {field.name} (default {field.default!r}): {field.metadata.get('meaning', '')}"
+                f"  {field.name} (default {_default(field)!r}): {field.metadata.get('meaning', '')}"
                 for field in known.values()
             ]
             listed = " Its options are:\n" + "\n".join(lines) if lines else " It has no options."

@@ -28,6 +28,8 @@ _REFERENCE = re.compile(r"(.+\.py|[^\W\d][\w.]*):[^\W\d]\w*")
 _OPTIONS = re.compile(r":(?=\s*[\w-]+\s*=)")  # where they begin, as in "mine.py:Mine:beta=0.3"
 _FILE = re.compile(r"[^=]*?\.py(?=:)")
 
+_NAMED = ("method", "stream", "model", "data", "domains", "partitioner")  # settings that may name file.py:NAME
+
 #: As if this module were a package: the modules of users' files are below it, see ``_load_file``.
 __path__: list[str] = []
 
@@ -52,6 +54,17 @@ def below(name: str, folder: Path) -> str:
     """Return a name whose file, if it has one, is relative to a folder."""
     file = _FILE.match(name)
     return f"{folder / Path(file.group()).expanduser()}{name[file.end() :]}" if file else name
+
+
+def located(setting: str, value: Any, folder: Path) -> Any:
+    """Return the value of a setting that a file gives: a path becomes one below the file's folder."""
+    if setting == "options" and isinstance(value, Mapping):
+        return {name: located(name, each, folder) for name, each in value.items()}
+    if not isinstance(value, str):
+        return value
+    if setting in ("weights", "classes") or (setting == "model" and value.endswith(".safetensors")):
+        return str(folder / Path(value).expanduser())
+    return below(value, folder) if setting in _NAMED and ".py:" in value else value
 
 
 def find_object(what: str, reference: str, fits: Callable[[Any], bool], expected: str) -> Any:

@@ -32,7 +32,7 @@ from findtta.data.open import SHAPES
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
 from findtta.options import MODEL_NAMES, Count, Options, Seed, option, parse_assignments, require_known
-from findtta.plugins import below
+from findtta.plugins import located
 from findtta.registry import METHOD
 
 Settings = Mapping[str, Any]
@@ -182,17 +182,9 @@ def _merge(settings: Settings, more: Settings) -> Settings:
 
 def resolve(setting: str, value: Any, folder: Path) -> Any:
     """Return the value of a setting; a path becomes one below the folder, a name stays a name."""
-    if setting == "options" and isinstance(value, Mapping):
-        return {name: resolve(name, each, folder) for name, each in value.items()}
     if setting == "domains" and isinstance(value, list):
         return [resolve(setting, each, folder) for each in value]
-    if not isinstance(value, str):
-        return value
-    if setting == "weights" or (setting == "model" and value.endswith(".safetensors")):
-        return str(folder / Path(value).expanduser())
-    if setting in ("method", "stream", "model", "data", "domains", "partitioner") and ".py:" in value:
-        return below(value, folder)
-    if setting == "data" and value != SHAPES and value not in PUBLISHED:
+    if setting == "data" and isinstance(value, str) and ".py:" not in value and value not in (SHAPES, *PUBLISHED):
         path = folder / Path(value).expanduser()
         return str(path) if path.exists() else value  # whoever opens it says what is wrong with it
-    return value
+    return located(setting, value, folder)

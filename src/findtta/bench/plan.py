@@ -8,7 +8,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -22,7 +22,7 @@ from findtta.bench.code import code_digest, module_files, package_versions
 from findtta.data.dataset import DomainDataset, Labels, match_classes
 from findtta.data.open import load as load_data
 from findtta.errors import OptionError
-from findtta.images import NORMALIZATION, Interpolation, Preprocessing, to_input
+from findtta.images import NORMALIZATION, Crop, Interpolation, Preprocessing, to_input
 from findtta.models import Classifier, load, preprocessing_of, weights_digest
 from findtta.models.open import describe_input
 from findtta.options import MODEL_NAMES, Count, Options, Seed, Text, Whole, make_options, option, require_device
@@ -55,7 +55,7 @@ class RunSpec(Options):
         None, f"mean and standard deviation of the input: {NORMALIZATION}", shown="the model's own"
     )
     image_size: Count | None = option(None, "side that image files are brought to", shown="the model's own")
-    crop: float | None = option(
+    crop: Crop | None = option(
         None, "fraction of the shorter side of image files that the centre crop keeps", shown="the model's own"
     )
     interpolation: Interpolation | None = option(None, "how image files are resized", shown="the model's own")
@@ -87,6 +87,7 @@ class RunSpec(Options):
         "deployed model works",
     )
     device: Text = option("cpu", "device the model runs on, such as cuda:0", metavar="DEVICE")
+    card: Mapping[str, Any] = field(default_factory=dict)  # of a config file, see ``findtta.models.load``
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -155,8 +156,8 @@ def changes(config: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
     return ", ".join(said) or f"the code of the {' and the '.join(parts)} has changed"
 
 
-#: The names of all settings of a run.
-SETTINGS = tuple(field.name for field in dataclasses.fields(RunSpec))
+#: The names of all settings of a run that users name.
+SETTINGS = tuple(field.name for field in dataclasses.fields(RunSpec) if field.metadata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +201,9 @@ class Planner:
         scenario, settings = streams.parse(spec.stream)
         # The data says how many classes a model without a card has; the model says the size of its images.
         whole = self._data(spec.data, _text(spec.data_options))
-        model, weights = self._model(spec.model, spec.weights, len(whole.classes), spec.normalization)
+        model, weights = self._model(
+            spec.model, spec.weights, len(whole.classes), spec.normalization, _text(spec.card)
+        )
         asked = {name: getattr(spec, name) for name in ("image_size", "crop", "interpolation")}
         if model.card.side or any(asked.values()):
             preprocessing = preprocessing_of(model, **asked)
@@ -318,8 +321,12 @@ def _make_stream(
     return stream, streams.summarize(stream, dataset)
 
 
-def _open_model(name: str, weights: str | None, classes: int, normalization: str | None) -> tuple[Classifier, str]:
-    model = load(name, weights=weights, normalization=normalization, fallback_classes=classes)
+def _open_model(
+    name: str, weights: str | None, classes: int, normalization: str | None, card: str
+) -> tuple[Classifier, str]:
+    model = load(
+        name, weights=weights, normalization=normalization, fallback_classes=classes, card=json.loads(card)
+    )
     return model, weights_digest(model)
 
 

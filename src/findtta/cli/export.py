@@ -15,7 +15,7 @@ from findtta import export
 from findtta._processes import torch_threads
 from findtta._progress import progress_bar
 from findtta.api import adapt
-from findtta.cli.flags import add_flags, given
+from findtta.cli.flags import add_config, add_flags, given
 from findtta.cli.output import tell
 from findtta.errors import OptionError
 from findtta.export.files import Progress
@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", required=True, type=Path, metavar="FILE", help="file to write, ending in .onnx or .pt2"
     )
+    add_config(parser)
     add_flags(parser, ExportSettings, only=_FLAGS)
 
 
@@ -113,9 +114,9 @@ def _export(settings: ExportSettings, progress: Progress) -> export.Check:
 
 def _load(settings: ExportSettings) -> nn.Module:
     name = settings.model
-    if not isinstance(name, str) or not is_own(name) or settings.num_classes is not None:
+    if not isinstance(name, str) or not is_own(name) or settings.num_classes or "num_classes" in settings.card:
         return settings.load_model()
-    if settings.normalization is None:
+    if settings.normalization is None and not settings.card:
         return load_module(name, settings.weights).eval()  # a graph needs neither classes nor normalization
     return dataclasses.replace(settings, num_classes=1).load_model()  # it does not show how many they are
 

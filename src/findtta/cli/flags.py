@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from findtta.cli.config import read_config
 from findtta.errors import OptionError
 from findtta.options import parse_assignments, split_list
 
@@ -44,8 +45,33 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
         parser.add_argument(*names, dest=field.name, default=None, help=help, **more)
 
 
+def add_config(parser: Parser) -> None:
+    """Declare ``--config``, whose file :func:`given` reads."""
+    meaning = "TOML file that says the model, its input, the method and limits (docs/models.md); flags win over it"
+    parser.add_argument("--config", type=Path, metavar="FILE", help=meaning)
+
+
 def given(arguments: argparse.Namespace, settings: type, only: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the values of options that were given on the command line; the others keep their defaults."""
+    """Return the values of options that were given on the command line or else in the file of ``--config``.
+
+    The others keep their defaults. Another model on the command line also replaces what the file says about its
+    own, and another method the options of the file's.
+    """
+    flags = _given_as_flags(arguments, settings, only)
+    if getattr(arguments, "config", None) is None:
+        return flags
+    taken = {field.name for field in dataclasses.fields(settings) if only is None or field.name in {*only, "card"}}
+    values = {name: value for name, value in read_config(arguments.config).items() if name in taken}
+    if flags.get("model") not in (None, values.get("model")):
+        values = {name: value for name, value in values.items() if name not in ("weights", "card")}
+    if flags.get("method") not in (None, values.get("method")):
+        values.pop("options", None)
+    elif "options" in flags:
+        flags["options"] = {**values.get("options", {}), **flags["options"]}
+    return {**values, **flags}
+
+
+def _given_as_flags(arguments: argparse.Namespace, settings: type, only: Collection[str] | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field, annotation in _options(settings, only):
         value = getattr(arguments, field.name, None)

@@ -21,7 +21,7 @@ COMMANDS = {
     "paper": "reproduce tables and figures of the paper, with the paper's numbers beside ours",
     "methods": "list the methods, or show one with its options",
     "check": "check that a method, stream, corruption, partitioner or dataset keeps what it declares",
-    "models": "list architectures and shipped models, or check the accuracy of a model on clean images",
+    "models": "list architectures and shipped models, check the accuracy of one, or check a config file on images",
     "data": "download published datasets, generate corrupted ones, and look at them",
     "streams": "list the streams, or show in which order the images of one arrive",
     "train": "train a source model on a dataset",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from findtta._progress import progress_bar
 from findtta.cli import output
-from findtta.cli.flags import add_flags, given
+from findtta.cli.flags import add_config, add_flags, given
 from findtta.predict.settings import Execution, Settings
 from findtta.predictor import PredictorSettings
 
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="PATH", help=inputs)
     folder = "folder of the predictions; if it holds a part of them already, the rest is computed"
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help=folder)
+    add_config(parser)
     model = {field.name for field in dataclasses.fields(PredictorSettings)}
     others = {field.name for field in dataclasses.fields(Settings)} - model - set(_EXECUTION)
     add_flags(parser.add_argument_group("model and method"), Settings, only=model)

@@ -8,7 +8,7 @@ from findtta.bench.execute import schedule
 from findtta.bench.executors import Execution, Serial, Task
 from findtta.bench.plan import ALL, Plan, Planner, RunSpec
 from findtta.bench.store import Store
-from findtta.cli.flags import add_flags, given
+from findtta.cli.flags import add_config, add_flags, given
 from findtta.cli.output import tell
 from findtta.cli.results import describe
 from findtta.cli.stored import add_runs
@@ -17,6 +17,7 @@ from findtta.errors import InputError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta run``."""
+    add_config(parser)
     add_flags(parser, RunSpec)
     add_flags(parser, Execution, only=("threads",))
     add_runs(parser)

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from findtta.cli.flags import add_flags, given
+from findtta.cli.flags import add_config, add_flags, given
 from findtta.errors import OptionError
 from findtta.predictor import PredictorSettings
 from findtta.serve import Description, Settings, serve
@@ -18,6 +18,7 @@ _SERVER = {field.name for field in dataclasses.fields(Settings)} - _MODEL
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta serve``."""
+    add_config(parser)
     add_flags(parser.add_argument_group("model"), Settings, only=_MODEL)
     server = parser.add_argument_group("server and its limits")
     add_flags(server, Settings, only=_SERVER)

@@ -28,16 +28,17 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, RuntimeError, MemoryError, *_DA
 _WORDNET_ID = re.compile(r"n\d{8}")
 
 
-def class_list(classes: Classes | None) -> tuple[str, ...] | None:
+def class_list(classes: Classes | None, *, distinct: bool = True) -> tuple[str, ...] | None:
     """Return the names that the option ``classes`` gives, in the order of the labels; None if it was not given.
 
     It is the names themselves; or a text file with one per line (of lines that begin with a WordNet id, the id);
     or a JSON file with a list of names, a list of (folder, name) pairs, or a table from label to such a pair.
+    Unless they need not be ``distinct``, a name that appears twice is refused.
     """
     if classes is None:
         return None
     names = _from_file(Path(classes)) if isinstance(classes, str | Path) else [str(name) for name in classes]
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    repeated = sorted(name for name, count in Counter(names).items() if distinct and count > 1)
     if repeated or not names:
         what = f"{repeated[0]!r} appears more than once" if repeated else "the list is empty"
         raise OptionError(f"classes must name every class once, but {what}.")

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from findtta.errors import OptionError
-from findtta.images import NORMALIZATION, NORMALIZATIONS, Interpolation, Triple
-from findtta.options import require_known
+from findtta.images import Interpolation, Triple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,20 +92,3 @@ class Classifier(nn.Module):
             x = F.interpolate(x, (self.input_size, self.input_size), mode="bilinear", antialias=False)
         logits: Tensor = self.net((x - self.mean) / self.std)
         return logits
-
-
-def find_normalization(wanted: str | tuple[Triple, Triple]) -> tuple[Triple, Triple]:
-    """Return mean and standard deviation by name, or as given, which may be a text ``MEAN/STD``."""
-    if isinstance(wanted, str) and "/" not in wanted:
-        require_known("normalization", wanted, NORMALIZATIONS)
-        return NORMALIZATIONS[wanted]
-    parts: Any = [part.split(",") for part in wanted.split("/")] if isinstance(wanted, str) else wanted
-    try:
-        mean, std = ((float(red), float(green), float(blue)) for red, green, blue in parts)
-    except (TypeError, ValueError):
-        std = (0.0, 0.0, 0.0)
-    if min(std) <= 0:
-        raise OptionError(
-            f"normalization must be {NORMALIZATION}: three numbers each, those of STD above 0, got {wanted!r}."
-        )
-    return mean, std

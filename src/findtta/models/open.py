@@ -8,17 +8,18 @@ from typing import Any
 from torch import nn
 
 from findtta.errors import OptionError
-from findtta.images import NORMALIZATIONS, Interpolation, Preprocessing, Triple
-from findtta.models.card import Classifier, ModelCard, find_normalization
+from findtta.images import NORMALIZATIONS, Interpolation, Preprocessing, Triple, find_normalization
+from findtta.models.card import Classifier, ModelCard
 from findtta.models.weights import fit, read_weights
 from findtta.models.zoo import ARCHITECTURES, SHIPPED, TORCHVISION_HINT, build, find_architecture, timm_input
-from findtta.plugins import find_object, is_reference
+from findtta.plugins import find_object, is_reference, public_name
 
 #: What cards of weights trained on these datasets mean where they say nothing about it.
 _IMAGES = {"image_size": 32, "crop": 1.0, "interpolation": "bilinear"}
 _TRAINED_ON = ("shapes", "cifar10", "cifar100")
 #: What is used if nothing says it, in words.
 _DEFAULTS = {"crop": "no crop", "interpolation": "bilinear", "normalization": "no normalization (RGB in [0, 1])"}
+_INPUT = ("image_size", "crop", "interpolation", "mean", "std")  # what a card says about it
 
 
 def load(
@@ -29,6 +30,7 @@ def load(
     normalization: str | tuple[Triple, Triple] | None = None,
     img_size: int | None = None,
     fallback_classes: int | None = None,
+    card: Mapping[str, Any] | None = None,
 ) -> Classifier:
     """Load a trained model, in eval mode and on the CPU.
 
@@ -42,38 +44,26 @@ def load(
             or timm says, or none for a model of your own.
         img_size: Side that the model works at, for architectures with a fixed one.
         fallback_classes: The number of classes if nothing else says it, such as that of the data.
+        card: What is known from elsewhere, such as a config file, and goes before what weights and timm say:
+            ``classes``, ``num_classes``, ``image_size``, ``crop``, ``interpolation``, ``mean`` with ``std``, and
+            under ``source`` where it comes from.
 
     Returns:
         The model; ``model.card`` says what is known about it.
     """
+    told: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in (card or {}).items()
+    }
+    if "mean" in told:
+        normalization = normalization or (told["mean"], told["std"])
+    num_classes = num_classes or told.get("num_classes")
     if is_own(name):
         if img_size is not None:
             raise OptionError(f"img_size is for named architectures; {name!r} must be built for its size itself.")
-        return _load_own(name, weights, num_classes or fallback_classes, normalization)
-    path = find_weights(name, weights)
-    state, card = read_weights(path)
-    if card is None:
-        if weights is None:
-            raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
-        count = num_classes or fallback_classes
-        if count is None:
-            raise OptionError(f"num_classes must be given, since {str(path)!r} has no card that says it.")
+        model = _load_own(name, weights, num_classes, fallback_classes, normalization)
     else:
-        if weights is not None and card.arch != name:
-            raise OptionError(f"weights {str(path)!r} are of a {card.arch}, not of a {name}.")
-        if num_classes not in (None, card.num_classes):
-            raise OptionError(f"num_classes: weights {str(path)!r} have {card.num_classes}, not {num_classes}.")
-        name, count = card.arch, card.num_classes
-        normalization, img_size = normalization or (card.mean, card.std), img_size or card.input_size
-    model = build(name, num_classes=count, normalization=normalization, img_size=img_size)
-    fit(model.net, state, arch=name, source=str(path))
-    if card is not None:
-        built = model.card
-        changed: dict[str, Any] = {name: getattr(built, name) for name in ("mean", "std", "input_size")}
-        meant = _IMAGES if (card.trained_on or "").lower() in _TRAINED_ON else {"image_size": built.image_size}
-        changed |= {name: value for name, value in meant.items() if getattr(card, name) is None}
-        model.card, model.source = dataclasses.replace(card, **changed), f"the card in {path.name}"
-    return model.eval()
+        model = _load_named(name, weights, num_classes, fallback_classes, normalization, img_size)
+    return _with_card(model, told) if told else model
 
 
 def find_weights(name: str, weights: str | Path | None = None) -> Path:
@@ -170,20 +160,76 @@ def describe_input(
     )
 
 
+def _with_card(model: Classifier, told: Mapping[str, Any]) -> Classifier:
+    """Put what is known from elsewhere on the card of a model that was loaded with it."""
+    classes = told.get("classes")
+    if classes and len(classes) != model.card.num_classes:
+        raise OptionError(
+            f"classes must name the {model.card.num_classes} classes of the model, got {len(classes)}."
+        )
+    source, file, about_input = model.source, told.get("source", "the given card"), told.keys() & {*_INPUT}
+    if not source and about_input:
+        source = file if "mean" in told else f"{file}, which gives no mean and std"
+    elif about_input:
+        source = file if len(about_input) == len(_INPUT) else f"{file} and {source}"
+    shown = ("classes", "image_size", "crop", "interpolation")  # mean and std are there already
+    card = dataclasses.replace(model.card, **{name: told[name] for name in shown if name in told})
+    return Classifier(model.net, card, source).eval()
+
+
+def _load_named(
+    name: str,
+    weights: str | Path | None,
+    num_classes: int | None,
+    fallback_classes: int | None,
+    normalization: str | tuple[Triple, Triple] | None,
+    img_size: int | None,
+) -> Classifier:
+    path = find_weights(name, weights)
+    state, card = read_weights(path)
+    if card is None:
+        if weights is None:
+            raise OptionError(f"model {name!r} has no card inside: name its architecture, and give it as weights.")
+        count = num_classes or fallback_classes
+        if count is None:
+            raise OptionError(f"num_classes must be given, since {str(path)!r} has no card that says it.")
+    else:
+        if weights is not None and card.arch != name:
+            raise OptionError(f"weights {str(path)!r} are of a {card.arch}, not of a {name}.")
+        if num_classes not in (None, card.num_classes):
+            raise OptionError(f"num_classes: weights {str(path)!r} have {card.num_classes}, not {num_classes}.")
+        name, count = card.arch, card.num_classes
+        normalization, img_size = normalization or (card.mean, card.std), img_size or card.input_size
+    model = build(name, num_classes=count, normalization=normalization, img_size=img_size)
+    fit(model.net, state, arch=name, source=str(path))
+    if card is not None:
+        built = model.card
+        changed: dict[str, Any] = {name: getattr(built, name) for name in ("mean", "std", "input_size")}
+        meant = _IMAGES if (card.trained_on or "").lower() in _TRAINED_ON else {"image_size": built.image_size}
+        changed |= {name: value for name, value in meant.items() if getattr(card, name) is None}
+        model.card, model.source = dataclasses.replace(card, **changed), f"the card in {path.name}"
+    return model.eval()
+
+
 def _load_own(
     name: str,
     weights: str | Path | None,
     num_classes: int | None,
+    fallback_classes: int | None,
     normalization: str | tuple[Triple, Triple] | None,
 ) -> Classifier:
     model = load_module(name, weights)
-    if not isinstance(model, Classifier):
+    if isinstance(model, Classifier):
+        if num_classes not in (None, model.card.num_classes):
+            raise OptionError(f"num_classes: {name!r} has {model.card.num_classes}, not {num_classes}.")
+    else:
+        num_classes = num_classes or fallback_classes
         if num_classes is None:
             raise OptionError(f"num_classes must be given for {name!r}, which has no card that says it.")
         made_by_timm = isinstance(getattr(model, "pretrained_cfg", None), dict)
         source, (mean, std), known = timm_input(model) if made_by_timm else ("", NORMALIZATIONS["none"], {})
         model = Classifier(
-            model, ModelCard(arch=name, num_classes=num_classes, mean=mean, std=std, **known), source
+            model, ModelCard(arch=public_name(name), num_classes=num_classes, mean=mean, std=std, **known), source
         )
     if normalization is not None:
         mean, std = find_normalization(normalization)

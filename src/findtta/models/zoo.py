@@ -11,8 +11,8 @@ from torch import nn
 
 from findtta._extras import installed, require
 from findtta.errors import OptionError, UnknownNameError, close_matches
-from findtta.images import INTERPOLATIONS, NORMALIZATION, Triple
-from findtta.models.card import Classifier, ModelCard, find_normalization
+from findtta.images import INTERPOLATIONS, NORMALIZATION, Triple, find_normalization
+from findtta.models.card import Classifier, ModelCard
 from findtta.models.resnet_cifar import CifarResNet
 from findtta.options import require_int
 

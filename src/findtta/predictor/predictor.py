@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.api import adapt
-from findtta.errors import InputError
+from findtta.errors import InputError, OptionError
 from findtta.functional import gaussian_kl, instance_moments
 from findtta.images import Pixels, to_input
 from findtta.layers.adaptive import AdaptiveNorm
@@ -61,6 +61,9 @@ class Predictor:
             return Predictions(empty, np.zeros(shape, np.int64), np.zeros(shape))
         self._recorder.clear()
         logits = self.adapted(to_input(images, self.device))
+        if logits.shape != (samples, len(self.labels)):
+            found = " x ".join(map(str, logits.shape[1:]))
+            raise OptionError(f"num_classes: the model has {found} classes, not {len(self.labels)}.")
         return Predictions(
             torch.softmax(logits.float(), 1).cpu().numpy(),
             self._recorder.groups(samples).numpy(),

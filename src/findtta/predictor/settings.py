@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.images import NORMALIZATION, ImageLimits, Interpolation
+from findtta.images import NORMALIZATION, Crop, ImageLimits, Interpolation
 from findtta.options import MODEL_NAMES, Count, Options, Positive, option, require_device
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class PredictorSettings(Options):
     options: Mapping[str, Any] = option(dict, "option of the method; may be repeated", flag="option")
     device: str = option("cpu", "device that the model runs on, such as cuda:0")
     image_size: Count | None = option(None, "side of the images that the model gets", shown="the model's own")
-    crop: float | None = option(
+    crop: Crop | None = option(
         None, "fraction of the shorter side that the centre crop keeps", shown="the model's own"
     )
     interpolation: Interpolation | None = option(None, "how images are resized", shown="the model's own")
@@ -39,6 +39,7 @@ class PredictorSettings(Options):
     max_pixels: Count = option(
         50_000_000, "width times height up to which an image is accepted", shown="50 million"
     )
+    card: Mapping[str, Any] = field(default_factory=dict)  # of a config file, see ``findtta.models.load``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +63,11 @@ class PredictorSettings(Options):
         from findtta.models.open import load
 
         return load(
-            self.model, weights=self.weights, num_classes=self.num_classes, normalization=self.normalization
+            self.model,
+            weights=self.weights,
+            num_classes=self.num_classes,
+            normalization=self.normalization,
+            card=self.card,
         )
 
     def method_options(self) -> Options:
