@@ -238,7 +238,7 @@ def common_share(samples: list[list[float]], drift: list[float]) -> tuple[float,
 def class_guard(share: float, earlier: list[float], squares: float) -> float:
     """``a^8 / (a^8 + s^8)`` of the common share ``s`` and the allowed one ``a``."""
     mean = max(0.0, math.fsum(earlier) / len(earlier))
-    allowed = 2.5 * mean**2 + 0.5 * squares
+    allowed = 3.0 * mean**2 + 0.5 * squares
     return allowed**8 / (allowed**8 + max(0.0, share) ** 8)
 
 
@@ -291,7 +291,7 @@ class ReferenceSoft(nn.Module):
         if 0.5 < depth <= 0.85:
             self.shares.append(share)
         elif depth > 0.85 and self.shares:
-            guard = 0.6 * class_guard(share, self.shares, squares)
+            guard = 0.8 * class_guard(share, self.shares, squares)
         mean, variance = torch.zeros(2, len(count), len(channels), dtype=torch.float64)
         for i in count:
             trust = (1 - self.alpha) * drift_gate(evidence[i], layers, self.threshold, self.sharpness)

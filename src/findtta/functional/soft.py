@@ -19,8 +19,8 @@ LEAST_DRIFT = 1e-6  # has a logarithm
 # How these were chosen: see docs/beyond-find.md.
 DEPTH_EXPONENT = 0.4  # divergence falls with depth, with drift and without
 MIDDLE, LATE = 0.5, 0.85  # parts of the depth of a model after which layers are in its middle, and late
-LATE_TRUST = 0.6  # in late layers, where samples differ by class more than by drift
-ALLOWED_SHARE = 2.5  # times the square of the middle layers' common share: that of late layers by drift alone
+LATE_TRUST = 0.8  # in late layers, where samples differ by class more than by drift
+ALLOWED_SHARE = 3.0  # times the square of the middle layers' common share: that of late layers by drift alone
 CHANCE_SHARE = 0.5  # divided by the number of samples: common share of unrelated samples
 GUARD_SHARPNESS = 8
 
