@@ -9,6 +9,7 @@ import math
 import os
 import queue
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +117,6 @@ def build(settings: Settings) -> Any:
         "health_check_timeout_s": 30,
         "graceful_shutdown_timeout_s": settings.timeout_s + _LAST_RESPONSES_S,
         "graceful_shutdown_wait_loop_s": 0.5,
-        "logging_config": _QUIET,
         "backpressure_config": {"status_code": 503, "retry_after_s": 1},
     }
     model = serve.deployment(
@@ -215,11 +215,25 @@ class Ingress:
         engine = engine_of(self._settings, description, self._backend, access_log, _kinds())
         batches = BatchesOnReplicas(self._settings, self._backend, engine)
         self._frontend = Frontend(self._settings, description, engine, engine.telemetry, batches)
-        return self._frontend.app
+        return _leaving_the_id(self._frontend.app)
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
         await self._frontend.drain()
+
+
+def _leaving_the_id(app: Any) -> Any:
+    """Leave the header with the id of the request to Ray Serve's proxy, which adds it to every response."""
+
+    async def leaving(scope: Any, receive: Any, send: Any) -> None:
+        async def send_rest(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
+            await send(message)
+
+        await app(scope, receive, send_rest)
+
+    return leaving
 
 
 @dataclass
@@ -356,14 +370,14 @@ def run(settings: Settings, on_ready: OnReady) -> bool:
             )
         started = True
         serve.start(http_options={"host": settings.host, "port": port}, logging_config=_QUIET)
+        handle = serve.run(build(settings), name=APP_NAME)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        place = f"on Ray at {ray.get_runtime_context().gcs_address}"
         with _signals() as signals:
-            handle = serve.run(build(settings), name=APP_NAME)
-            host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            place = f"on Ray at {ray.get_runtime_context().gcs_address}"
             on_ready(f"http://{host}:{port}", description, place)
             signals.get()
             complete = _drain(handle, settings, signals)
-            return complete
+        return complete
     except RuntimeError as error:  # what Ray Serve raises when no replica starts
         raise FindTTAError(f"the model could not be started on Ray Serve: {worker_error(error)}") from error
     finally:
@@ -388,11 +402,18 @@ def _signals() -> Iterator["queue.SimpleQueue[int]"]:
 
 def _drain(handle: Any, settings: Settings, signals: "queue.SimpleQueue[int]") -> bool:
     """Wait until everything accepted is answered, and tell load balancers; False if a signal ends it."""
-    end = time.monotonic() + settings.drain_s
-    with ThreadPoolExecutor(1) as thread:
-        drained = thread.submit(handle.broadcast("drain").results, timeout_s=settings.timeout_s)
-        while not drained.done() or time.monotonic() < end:
-            with contextlib.suppress(queue.Empty):
-                signals.get(timeout=0.05)
-                return False
-    return drained.exception() is None
+    end, outcome = time.monotonic() + settings.drain_s, list[bool]()
+
+    def drain() -> None:
+        try:
+            handle.broadcast("drain").results(timeout_s=settings.timeout_s)
+            outcome.append(True)
+        except Exception:
+            outcome.append(False)
+
+    threading.Thread(target=drain, daemon=True).start()  # one that nothing waits for
+    while not outcome or time.monotonic() < end:
+        with contextlib.suppress(queue.Empty):
+            signals.get(timeout=0.05)
+            return False
+    return outcome[0]
