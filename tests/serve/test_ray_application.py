@@ -78,11 +78,16 @@ def test_bad_arguments_are_refused(given, message):
 
 
 def test_a_rollout_starts_the_new_replica_first_unless_replicas_remember():
-    surge = {}
+    surge: dict[str, int] = {}
     for method in ("find", "find-star"):
         model = application(ARGUMENTS(method=method))._bound_deployment.init_args[2]
         surge[method] = model._bound_deployment._deployment_config.max_surge_percent
     assert surge == {"find": 25, "find-star": 0}
+
+
+def test_the_machine_that_builds_needs_no_gpu():
+    model = application(ARGUMENTS(device="cuda"))._bound_deployment.init_args[2]._bound_deployment
+    assert model.ray_actor_options["num_gpus"] == 1
 
 
 def test_the_manifests_of_the_documentation_are_valid():
@@ -130,7 +135,7 @@ class Cluster:
     def command(self, *words: str) -> None:
         """Run Ray's command ``serve``."""
         code = "from ray.serve.scripts import cli; cli()"
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=100)
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def deploy(self, **arguments) -> None:
@@ -138,7 +143,7 @@ class Cluster:
         self.file.write_text(yaml.safe_dump(self.config))
         self.command("run", str(self.file), "--non-blocking", "--address", self.nodes.address)
 
-    def wait_until_running(self, patience_s: float = 90) -> None:
+    def wait_until_running(self, patience_s: float = 200) -> None:
         from ray import serve
 
         end = time.monotonic() + patience_s
@@ -249,7 +254,7 @@ class Load:
         assert content["batch_size"] == IMAGES
         self.methods.append(content["method"])
 
-    def wait_for(self, condition, patience_s: float = 90) -> None:
+    def wait_for(self, condition, patience_s: float = 200) -> None:
         end = time.monotonic() + patience_s
         while not condition(self.methods):
             assert time.monotonic() < end
@@ -305,6 +310,27 @@ def test_a_killed_model_replica_loses_nothing(cluster, images, offline):
     load.more(80)
     assert load.stop() == 0
     cluster.wait_until_running()
+
+
+@pytest.mark.slow
+def test_ray_publishes_the_metrics(cluster):
+    import ray
+
+    def published() -> str:
+        texts = []
+        for node in ray.nodes():
+            with urllib.request.urlopen(f"http://127.0.0.1:{node['MetricsExportPort']}/metrics") as response:
+                texts.append(response.read().decode())
+        return "".join(texts)
+
+    end = time.monotonic() + 60
+    names = {
+        *("ray_findtta_batch_size_bucket{", "ray_findtta_requests_total{", "ray_findtta_layer_drift{"),
+        *("ray_findtta_predictions_total{", "ray_findtta_request_seconds_bucket{"),
+    }
+    while not all(name in published() for name in names):
+        assert time.monotonic() < end, published()
+        time.sleep(1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The whole server: batches, killed replicas, the load test, and the end; once more on Ray Serve."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import http.client
 import io
@@ -207,12 +208,12 @@ def test_the_same_on_ray(tmp_path):
             time.sleep(2)
             yield bodies[0][100:]
 
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
         headers = {"Content-Type": "application/x-npy", "Content-Length": str(len(bodies[0]))}
-        connection.request("POST", "/v1/predict", slowly(), headers)
-        response = connection.getresponse()
-        assert response.status == 200, response.read()
-        assert response.headers.get_all("X-Request-ID") == [json.load(response)["request_id"]]
+        with contextlib.closing(http.client.HTTPConnection(server.url[7:], timeout=60)) as connection:
+            connection.request("POST", "/v1/predict", slowly(), headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            assert response.headers.get_all("X-Request-ID") == [json.load(response)["request_id"]]
         assert server.process.wait(60) == 0
     assert "replicas run on Ray at" in (tmp_path / "stderr.txt").read_text()
 

@@ -64,4 +64,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from findtta.serve import on_ray
 
-    return on_ray.application if name == "application" else on_ray.build(Settings(executor="ray"))
+    return on_ray.application if name == "application" else on_ray.application(on_ray.Arguments())

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, get_type_hints
+from typing import Any, Self, get_type_hints
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, create_model
@@ -43,10 +43,8 @@ _QUIET = {"enable_access_log": False, "log_level": "ERROR"}
 #: Settings that are Ray Serve's own: where it listens, and where it runs.
 _NOT_ARGUMENTS = ("host", "port", "executor", "ray_address", "drain_s")
 
-Result = TypeVar("Result")
 
-
-class Arguments(BaseModel):
+class _Arguments(BaseModel):
     """Base of the arguments of the application: ``Settings`` has their names, types and defaults."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # one of them is the API key
@@ -73,7 +71,7 @@ class Arguments(BaseModel):
             raise
 
 
-def _arguments() -> type[Arguments]:
+def _arguments() -> type[_Arguments]:
     hints = get_type_hints(Settings, include_extras=True)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
@@ -82,7 +80,10 @@ def _arguments() -> type[Arguments]:
             default: dict[str, Any] = {"default_factory": factory} if factory else {"default": field.default}
             about = Field(description=field.metadata.get("meaning"), **default)
             fields[field.name] = (hints[field.name], about)
-    return create_model("FindTTA", __base__=Arguments, **fields)
+    return create_model("Arguments", __base__=_Arguments, **fields)
+
+
+Arguments = _arguments()
 
 
 def application(arguments: BaseModel) -> Any:
@@ -92,10 +93,10 @@ def application(arguments: BaseModel) -> Any:
     """
     given = arguments.model_dump(exclude_unset=True)
     given.setdefault("api_key", os.environ.get(KEY_VARIABLE) or None)
-    return build(Settings(executor="ray", **given))
+    return build(Settings(ray_address="auto", **given))  # a device need not be one of the machine that builds it
 
 
-application.__annotations__["arguments"] = _arguments()  # Ray Serve reads it to parse the arguments
+application.__annotations__["arguments"] = Arguments  # Ray Serve reads it to parse the arguments
 
 
 def build(settings: Settings) -> Any:
@@ -269,7 +270,7 @@ class RayBackend:
             response.cancel()
             raise
         except Exception as error:
-            if type(error).__name__ == "BackPressureError":
+            if isinstance(error, require("ray.serve.exceptions", "ray", "the executor 'ray'").BackPressureError):
                 raise QueueFull("too many requests wait for a replica.") from error
             if is_death(error):
                 raise ReplicaDied(str(error)) from error
