@@ -1,7 +1,9 @@
 """The whole server: batches, killed replicas, the load test, and the end; once more on Ray Serve."""
 
 import concurrent.futures
+import contextlib
 import hashlib
+import http.client
 import io
 import json
 import os
@@ -185,10 +187,33 @@ def test_a_signal_to_all_processes_drains_as_one_to_the_server(tmp_path):
 
 def test_the_same_on_ray(tmp_path):
     pytest.importorskip("ray.serve")
-    with live_server("--executor", "ray", *ARGUMENTS, log=tmp_path / "stderr.txt") as server:
+    bodies = [npy(image) for image in images(30)]
+    with (
+        live_server("--executor", "ray", *ARGUMENTS, log=tmp_path / "stderr.txt") as server,
+        concurrent.futures.ThreadPoolExecutor(12) as clients,
+    ):
         require_offline_predictions(server)
-        require_no_loss_by_a_kill(server)
-        server.process.send_signal(signal.SIGTERM)
+        (victim,) = server.replicas()
+        started = [clients.submit(post, server, body, "application/x-npy") for body in bodies]
+        wait_until(lambda: sum(one.done() for one in started) >= 3)
+        os.kill(victim, signal.SIGKILL)
+        for body, future in zip(bodies, started, strict=True):
+            assert future.result()["predictions"][0]["digest"] == hashlib.sha256(body).hexdigest()[:16]
+        assert victim not in server.replicas()
+
+        def slowly():  # a body that is still arriving when the server is told to stop
+            yield bodies[0][:100]
+            time.sleep(1)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(2)
+            yield bodies[0][100:]
+
+        headers = {"Content-Type": "application/x-npy", "Content-Length": str(len(bodies[0]))}
+        with contextlib.closing(http.client.HTTPConnection(server.url[7:], timeout=60)) as connection:
+            connection.request("POST", "/v1/predict", slowly(), headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            assert response.headers.get_all("X-Request-ID") == [json.load(response)["request_id"]]
         assert server.process.wait(60) == 0
     assert "replicas run on Ray at" in (tmp_path / "stderr.txt").read_text()
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 
@@ -59,3 +60,30 @@ def test_a_second_signal_does_not_wait():
     frontend = Frontend(60)
     assert stopped_by(2, frontend)
     assert not frontend.drained
+
+
+class Handle:
+    """Ingress replicas on Ray that drain for a while."""
+
+    def __init__(self, drain_s: float) -> None:
+        self.drain_s = drain_s
+
+    def broadcast(self, method):
+        assert method == "drain"
+        return self
+
+    def results(self, *, timeout_s):
+        time.sleep(self.drain_s)
+
+
+@pytest.mark.parametrize(("drain_s", "signals", "complete"), [(0.2, 1, True), (60, 2, False)])
+def test_the_same_holds_on_ray(drain_s, signals, complete):
+    from findtta.serve.on_ray import _drain, _signals
+
+    with _signals() as queue:
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGTERM)
+        queue.get(timeout=5)
+        begin = time.monotonic()
+        assert _drain(Handle(drain_s), Settings(), queue) is complete
+    assert time.monotonic() - begin < 10

@@ -10,8 +10,8 @@ from findtta.cli.flags import add_config, add_flags, given
 from findtta.errors import OptionError
 from findtta.predictor import PredictorSettings
 from findtta.serve import Description, Settings, serve
+from findtta.serve.settings import KEY_VARIABLE
 
-KEY_VARIABLE = "FINDTTA_API_KEY"
 _MODEL = {field.name for field in dataclasses.fields(PredictorSettings)}
 _SERVER = {field.name for field in dataclasses.fields(Settings)} - _MODEL
 

@@ -3,10 +3,11 @@
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from findtta._extras import require_installed
 from findtta.errors import OptionError
-from findtta.serve.engine import Backend, Description
+from findtta.serve.engine import Description
 from findtta.serve.settings import Settings
 
 __all__ = ["Description", "Settings", "serve"]
@@ -23,8 +24,14 @@ def serve(settings: Settings, on_ready: OnReady = print) -> bool:
     """
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require_installed(module, "serve", f"serving (with {module})")
+    if settings.kind == "ray":
+        from findtta.serve.on_ray import run as run_on_ray
+
+        return run_on_ray(settings, on_ready)
+    from findtta.serve.embedded import Workers
+
     # A port in use shows before anything is loaded, and the model loads while the HTTP side is imported.
-    with listening(settings) as listener, _backend(settings) as backend:
+    with listening(settings) as listener, Workers(settings) as backend:
         from findtta.serve.server import run
 
         return run(settings, listener, backend, on_ready)
@@ -47,11 +54,14 @@ def listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _backend(settings: Settings) -> contextlib.AbstractContextManager[Backend]:
-    if settings.kind == "ray":
-        from findtta.serve.on_ray import on_ray
+def __getattr__(name: str) -> Any:
+    """Import the Ray Serve application when it is first asked for: nothing else needs Ray.
 
-        return on_ray(settings)
-    from findtta.serve.embedded import Workers
+    ``application`` is a builder with arguments. ``default_application`` is what it builds without any: 'serve
+    build' takes no builder.
+    """
+    if name not in ("application", "default_application"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from findtta.serve import on_ray
 
-    return Workers(settings)
+    return on_ray.application if name == "application" else on_ray.application(on_ray.Arguments())

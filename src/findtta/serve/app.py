@@ -13,12 +13,11 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -28,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import findtta
 from findtta.images import Pixels, Preprocessing
 from findtta.serve.batcher import Batcher, QueueFull
-from findtta.serve.engine import Description, Engine, Unavailable
+from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
 from findtta.serve.open_inference import inference_routes
 from findtta.serve.pages import Comparison, add_pages, compare_routes, png_url
 from findtta.serve.requests import (
@@ -63,14 +62,13 @@ Receiver = Callable[[Headers, Chunks, int], Awaitable[Content]]
 Reader = Callable[[Content, Settings, Preprocessing], tuple[list[Pixels], About]]
 
 
-class Row(NamedTuple):
-    """The prediction for one image: a row of its batch."""
+class Batches(Protocol):
+    """Where the images of requests become batches."""
 
-    probabilities: NDArray[np.float32]
-    group: int
-    drift: float
-    batch_size: int
-    batch_id: str
+    size: int  # the number of images that wait or are being predicted
+
+    async def submit(self, items: Sequence[Pixels], timeout_s: float | None = None) -> Sequence[Row]:
+        """Have the images of one request predicted in one batch; see ``Batcher``."""
 
 
 @dataclass(eq=False)
@@ -81,9 +79,10 @@ class Frontend:
     description: Description
     engine: Engine
     telemetry: Telemetry
+    batches: Batches | None = None  # None forms them here, from the requests of this process
 
     def __post_init__(self) -> None:
-        self._batcher = Batcher[Pixels, Row](
+        self._batcher: Batches = self.batches or Batcher[Pixels, Row](
             run=self._predict_batch,
             max_batch=self.settings.max_batch,
             wait_s=self.settings.wait_ms / 1000,
@@ -117,7 +116,7 @@ class Frontend:
             "predictions": [self._entry(row, digest, top) for row, digest in zip(rows, digests, strict=True)],
             "request_id": request.scope[REQUEST_ID],
             "model": self.description.model,
-            "method": self.description.method,
+            "method": rows[0].method,
             "batch_size": rows[0].batch_size,
             "batch_id": rows[0].batch_id,
         }
@@ -209,12 +208,9 @@ class Frontend:
             self._pending_bytes -= held
 
     async def _predict_batch(self, images: Sequence[Pixels]) -> Sequence[Row]:
-        batch_id = uuid.uuid4().hex
         predictions = await self.engine.predict(np.stack(images))
         self.telemetry.count_batch(predictions)
-        groups, drift = predictions.last_groups.tolist(), predictions.sample_drift.tolist()
-        rows = zip(predictions.probabilities, groups, drift, strict=True)
-        return [Row(*row, batch_size=len(images), batch_id=batch_id) for row in rows]
+        return rows_of(predictions, self.description.method)
 
     def _entry(self, row: Row, digest: str, top: int) -> dict[str, Any]:
         """Return one prediction; classes of equal probability are listed in their order."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from findtta._io import finite
 from findtta.errors import FindTTAError, OptionError
@@ -24,6 +26,9 @@ from findtta.serve.settings import Choice, Settings
 if TYPE_CHECKING:
     from findtta.predictor import Predictor
     from findtta.serve.telemetry import Telemetry
+
+
+Result = TypeVar("Result")
 
 
 class Unavailable(FindTTAError):
@@ -81,6 +86,25 @@ def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
     """Tell classes of one name apart by their numbers, since predictions are keyed by name."""
     repeated = {label for label, count in Counter(labels).items() if count > 1}
     return tuple(f"{label} ({index})" if label in repeated else label for index, label in enumerate(labels))
+
+
+class Row(NamedTuple):
+    """The prediction for one image: a row of its batch."""
+
+    probabilities: NDArray[np.float32]
+    group: int
+    drift: float
+    method: str  # that predicted the batch
+    batch_size: int
+    batch_id: str
+
+
+def rows_of(predictions: Predictions, method: str) -> list[Row]:
+    """Return the predictions of one batch row by row."""
+    groups, drift = predictions.last_groups.tolist(), predictions.sample_drift.tolist()
+    batch_id = uuid.uuid4().hex
+    rows = zip(predictions.probabilities, groups, drift, strict=True)
+    return [Row(*row, method=method, batch_size=len(groups), batch_id=batch_id) for row in rows]
 
 
 class Replica:
@@ -171,14 +195,18 @@ class Engine:
 
         Raises ``Unavailable`` if no replica predicts it in time.
         """
+        return await self.ask(lambda: self.backend.predict(images, choice))
+
+    async def ask(self, call: Callable[[], Awaitable[tuple[Result, str]]]) -> Result:
+        """Call a replica, again if it dies; the call also returns the replica's name. Raises ``Unavailable``."""
         loop = asyncio.get_running_loop()
         end, pause, deaths = loop.time() + self.patience_s, 0.05, 0
         try:
             while True:
                 try:
-                    predictions, replica = await self.backend.predict(images, choice)
+                    result, replica = await call()
                     self.telemetry.count_replica(replica)
-                    return predictions
+                    return result
                 except ReplicaDied as error:
                     self._retrying += not deaths
                     deaths += 1

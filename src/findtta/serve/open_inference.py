@@ -36,7 +36,8 @@ from findtta.serve.requests import (
 from findtta.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from findtta.serve.app import Frontend, Row
+    from findtta.serve.app import Frontend
+    from findtta.serve.engine import Row
 
 VERSION = "1"  # of the model, which has one
 INPUT = "images"

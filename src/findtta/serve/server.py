@@ -1,9 +1,4 @@
-"""Running the server: the HTTP side in this process, the model wherever its backend has it.
-
-The HTTP side is not a deployment of Ray Serve: calls would then pass through Ray's proxy one by one, while here
-one call carries a whole batch, and one place sees all requests, which bounds the queue exactly and makes batches
-as mixed as they can be.
-"""
+"""Running the server without Ray: the HTTP side in this process, one call of a replica for a whole batch."""
 
 import asyncio
 import contextlib
@@ -22,9 +17,9 @@ import uvicorn
 from findtta.errors import OptionError
 from findtta.serve import OnReady
 from findtta.serve.app import Frontend
-from findtta.serve.engine import Backend, Engine
+from findtta.serve.engine import Backend, Description, Engine
 from findtta.serve.settings import Settings
-from findtta.serve.telemetry import Telemetry
+from findtta.serve.telemetry import Kinds, Telemetry
 
 #: Seconds that finished responses may take to leave.
 _LAST_RESPONSES_S = 5
@@ -36,19 +31,31 @@ def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready:
     async def main(access_log: TextIO | None) -> bool:
         description = await backend.start()
         print(f"findtta: {description.input}", file=sys.stderr, flush=True)
-        build = {"model": description.model, "method": description.method, "executor": settings.kind}
-        versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
-        telemetry = Telemetry(description.layers, description.labels, build | versions, access_log)
-        frontend = Frontend(settings, description, Engine(backend, telemetry, settings.timeout_s), telemetry)
+        engine = engine_of(settings, description, backend, access_log)
+        frontend = Frontend(settings, description, engine, engine.telemetry)
         server = _Server(frontend, settings.drain_s, lambda url: on_ready(url, description, backend.place))
         await server.serve([listener])
         return not server.force_exit
 
-    with _access_log(settings.access_log) as access_log:
+    with access_log_of(settings.access_log) as access_log:
         return asyncio.run(main(access_log))
 
 
-def _access_log(target: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
+def engine_of(
+    settings: Settings,
+    description: Description,
+    backend: Backend,
+    access_log: TextIO | None,
+    kinds: Kinds | None = None,
+) -> Engine:
+    """Return what asks replicas of the model, with the metrics of a server."""
+    build = {"model": description.model, "method": description.method, "executor": settings.kind}
+    versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
+    telemetry = Telemetry(description.layers, description.labels, build | versions, access_log, kinds)
+    return Engine(backend, telemetry, settings.timeout_s)
+
+
+def access_log_of(target: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
     """Open the file for lines about requests; ``"-"`` is stderr."""
     if target is None or target == "-":
         return contextlib.nullcontext(None if target is None else sys.stderr)

@@ -12,6 +12,7 @@ from findtta.plugins import public_name
 from findtta.predictor import PredictorSettings
 
 MEBIBYTE = 2**20
+KEY_VARIABLE = "FINDTTA_API_KEY"
 Port = Annotated[int, partial(require_int, low=0, high=65535)]
 
 

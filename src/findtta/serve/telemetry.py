@@ -3,10 +3,10 @@
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,20 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _NEWEST = 0.05
 
 
+class Kinds(NamedTuple):
+    """What makes metrics by name, description and labels, as prometheus_client does."""
+
+    counter: Callable[..., Any]
+    gauge: Callable[..., Any]
+    histogram: Callable[..., Any]
+
+
 class Telemetry:
     """Metrics of one server, of the layers whose groups and drift are recorded, and of classes by their labels.
 
     Nothing is shared with others in the same process. What each metric is, its description says. ``build`` is what
-    runs, by name; each request becomes a line of JSON in ``access_log``, if there is one.
+    runs, by name; each request becomes a line of JSON in ``access_log``, if there is one. ``kinds`` are metrics of
+    another kind, which are not in the text.
     """
 
     def __init__(
@@ -35,21 +44,20 @@ class Telemetry:
         labels: Sequence[str],
         build: Mapping[str, str] | None = None,
         access_log: TextIO | None = None,
+        kinds: Kinds | None = None,
     ) -> None:
         self._access_log = access_log
         self._registry = registry = CollectorRegistry()
         self._layers = tuple(layers)
         self._labels = tuple(labels)
-        counter = partial(Counter, registry=registry)
-        gauge = partial(Gauge, registry=registry)
-        sizes = partial(Histogram, buckets=_SIZES, registry=registry)
+        own = Kinds(*(partial(kind, registry=registry) for kind in (Counter, Gauge, Histogram)))
+        counter, gauge, histogram = kinds or own
+        sizes = partial(histogram, buckets=_SIZES)
         build = {"version": findtta.__version__} | dict(build or {})
         gauge("findtta_build_info", "What runs; always 1.", tuple(build)).labels(**build).set(1)
         self._requests = counter("findtta_requests", "Requests by route and status.", ("route", "status"))
         about = "Time from the header of a request to the end of its response."
-        self._seconds = Histogram(
-            "findtta_request_seconds", about, ("route",), buckets=_SECONDS, registry=registry
-        )
+        self._seconds = histogram("findtta_request_seconds", about, ("route",), buckets=_SECONDS)
         self._batch_size = sizes("findtta_batch_size", "Images per batch.")
         self._batch_groups = sizes("findtta_batch_groups", "Groups per batch, mean over the layers.")
         self._classes = counter("findtta_predictions", "Predictions by class.", ("label",))
@@ -112,7 +120,7 @@ class Telemetry:
     def text(self, queue: int) -> bytes:
         """Return everything in Prometheus' text format, with the present length of the queue."""
         self._queue.set(queue)
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) or b"# Ray publishes the metrics: see docs/serving.md\n"
 
 
 def _groups_per_layer(groups: NDArray[np.int64]) -> list[float]:
