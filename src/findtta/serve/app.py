@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import findtta
 from findtta.images import Pixels, Preprocessing
+from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Unavailable
 from findtta.serve.open_inference import inference_routes
@@ -43,7 +45,9 @@ from findtta.serve.requests import (
     reading,
     receive,
 )
-from findtta.serve.settings import Settings
+from findtta.serve.settings import Choice, Settings
+from findtta.serve.shadow import Shadow
+from findtta.serve.switching import method_routes
 from findtta.serve.telemetry import Telemetry
 
 REQUEST_ID, BATCH_ID = "findtta.request_id", "findtta.batch_id"
@@ -71,6 +75,7 @@ class Row(NamedTuple):
     drift: float
     batch_size: int
     batch_id: str
+    method: str
 
 
 @dataclass(eq=False)
@@ -78,7 +83,7 @@ class Frontend:
     """The state of a running server, and ``app``, which a web server runs."""
 
     settings: Settings
-    description: Description
+    description: Description  # of what is served now
     engine: Engine
     telemetry: Telemetry
 
@@ -95,11 +100,36 @@ class Frontend:
         self._pending_bytes = 0
         self._active = 0
         self._draining = False
+        self._choice: Choice | None = None  # None is the method of the settings
+        self._alert = DriftAlert(self.settings, self.engine, lambda: self._batcher.is_idle, self.telemetry)
+        self._shadow: Shadow | None = None
+        if shadow := self.settings.shadow_choice:
+            predict = partial(self.engine.predict, choice=shadow, once=True)
+            self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
         self.app = self._build()
+
+    @property
+    def clean_drift(self) -> CleanDrift | None:
+        """The drift of clean images under what is served; None until it is known, or if there are none."""
+        return self._alert.clean
+
+    def watch(self) -> None:
+        """Find out in the background what drift is normal; call it once requests are answered."""
+        self._alert.watch(self._choice, self.description)
+
+    def serve_under(self, choice: Choice | None, description: Description) -> None:
+        """Predict all later batches under another method, None for that of the settings."""
+        self._choice, self.description = choice, description
+        self.telemetry.switch(description.method, description.layers)
+        _log.warning("the served method is now %s with %s", description.method, description.options)
+        self.watch()
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
         self._draining = True
+        if self._shadow is not None:
+            self._shadow.stop()
+        self._alert.stop()
         while self._active:
             await asyncio.sleep(0.01)
 
@@ -117,7 +147,7 @@ class Frontend:
             "predictions": [self._entry(row, digest, top) for row, digest in zip(rows, digests, strict=True)],
             "request_id": request.scope[REQUEST_ID],
             "model": self.description.model,
-            "method": self.description.method,
+            "method": rows[0].method,
             "batch_size": rows[0].batch_size,
             "batch_id": rows[0].batch_id,
         }
@@ -209,12 +239,17 @@ class Frontend:
             self._pending_bytes -= held
 
     async def _predict_batch(self, images: Sequence[Pixels]) -> Sequence[Row]:
-        batch_id = uuid.uuid4().hex
-        predictions = await self.engine.predict(np.stack(images))
-        self.telemetry.count_batch(predictions)
+        batch_id, batch, description = uuid.uuid4().hex, np.stack(images), self.description
+        predictions = await self.engine.predict(batch, self._choice)
+        is_current = description is self.description  # or the method was switched meanwhile
+        self.telemetry.count_batch(predictions, is_current=is_current)
+        if is_current:
+            self._alert.count(predictions.sample_drift)
+            if self._shadow is not None:
+                self._shadow.offer(batch, predictions)
         groups, drift = predictions.last_groups.tolist(), predictions.sample_drift.tolist()
         rows = zip(predictions.probabilities, groups, drift, strict=True)
-        return [Row(*row, batch_size=len(images), batch_id=batch_id) for row in rows]
+        return [Row(*row, len(images), batch_id, description.method) for row in rows]
 
     def _entry(self, row: Row, digest: str, top: int) -> dict[str, Any]:
         """Return one prediction; classes of equal probability are listed in their order."""
@@ -235,7 +270,7 @@ class Frontend:
         app = FastAPI(
             title="findtta",
             version=findtta.__version__,
-            summary=f"{self.description.model} under {self.description.method}",
+            summary=f"Predictions of {self.description.model}",
             docs_url=None,  # the usual page fetches scripts from elsewhere
             redoc_url=None,
             exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), _refuse),
@@ -245,6 +280,7 @@ class Frontend:
         simple = {"/v1/info": self.info, "/livez": self.live, "/healthz": self.health, "/metrics": self.metrics}
         for path, endpoint in simple.items():
             app.get(path, response_class=Response)(endpoint)
+        app.include_router(method_routes(self))
         app.include_router(inference_routes(self))
         app.include_router(compare_routes(self.settings, Comparison(self.settings)))
         add_pages(app)
