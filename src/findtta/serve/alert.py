@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from findtta.data.dataset import CLEAN
 from findtta.data.open import SHAPES, load_as_is
 from findtta.data.shapes import draw
-from findtta.errors import InputError, OptionError
+from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.images import SUFFIXES, ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predictor import Predictions
 from findtta.serve.engine import Description, Engine, Unavailable
@@ -97,8 +97,12 @@ async def calibrate(
 
 def require_clean_images(source: str | None) -> None:
     """Raise ``FindTTAError`` unless a setting can name clean images; they are not read yet."""
-    if source not in (None, NONE) and not Path(str(source)).is_dir():
-        load_as_is(str(source))
+    if source is None or source == NONE or Path(source).is_dir():
+        return
+    try:
+        load_as_is(source)
+    except FindTTAError as error:
+        raise OptionError(f"clean_images: {error}") from error
 
 
 def read_clean_images(source: str | None, preprocessing: Preprocessing, limits: ImageLimits) -> Pixels:
