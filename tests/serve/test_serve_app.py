@@ -54,7 +54,7 @@ def predicted(images: np.ndarray) -> Predictions:
     return Predictions(probabilities, groups, drift)
 
 
-async def predict(images: np.ndarray) -> Predictions:
+async def predict(images: np.ndarray, choice=None) -> Predictions:
     await asyncio.sleep(0.001)
     return predicted(images)
 
@@ -63,7 +63,7 @@ async def predict(images: np.ndarray) -> Predictions:
 class Engine:
     """A model that is made up."""
 
-    predict: Callable[[np.ndarray], Awaitable[Predictions]] = predict
+    predict: Callable[..., Awaitable[Predictions]] = predict
     healthy: bool = True
     failed: bool = False
 
@@ -241,7 +241,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back():
         later = await ask(frontend.app, "POST", "/v1/predict", png(), PNG)
         return replies, later
 
-    async def slow(images):
+    async def slow(images, choice=None):
         await asyncio.sleep(0.2)
         return predicted(images)
 
@@ -273,7 +273,7 @@ def test_too_many_bytes_at_a_time_are_refused():
 
 
 def test_no_prediction_in_time():
-    async def never(images):
+    async def never(images, choice=None):
         await asyncio.sleep(60)
 
     reply = reply_to("POST", "/v1/predict", png(), PNG, settings=changed(timeout_s=0.1), model=never)
@@ -313,7 +313,7 @@ def test_predictions_of_a_real_model_are_not_swapped():
     description = Description.of(settings, predictor)
     images = np.random.default_rng(1).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
 
-    async def really(batch):
+    async def really(batch, choice=None):
         return await asyncio.to_thread(predictor, batch)
 
     async def main():
@@ -335,7 +335,7 @@ def test_predictions_of_a_real_model_are_not_swapped():
 
 
 def test_a_model_that_is_away():
-    async def away(images):
+    async def away(images, choice=None):
         raise Unavailable
 
     reply = reply_to("POST", "/v1/predict", png(), PNG, model=away)
@@ -343,7 +343,7 @@ def test_a_model_that_is_away():
 
 
 def test_a_failing_batch_takes_nobody_else_along(caplog):
-    async def picky(images):
+    async def picky(images, choice=None):
         if (images == 13).any():
             raise ValueError("unlucky")
         return predicted(images)
@@ -361,7 +361,7 @@ def test_a_failing_batch_takes_nobody_else_along(caplog):
 
 
 def test_predictions_that_are_not_numbers_are_null():
-    async def broken(images):
+    async def broken(images, choice=None):
         nothing = np.full((len(images), 2), np.nan)
         return Predictions(np.full((len(images), 3), np.nan, np.float32), np.full(nothing.shape, -1), nothing)
 
@@ -450,7 +450,7 @@ def test_counters():
 
 
 def test_drain_answers_what_was_accepted_and_refuses_the_rest():
-    async def slow(images):
+    async def slow(images, choice=None):
         await asyncio.sleep(0.1)
         return predicted(images)
 
@@ -496,7 +496,7 @@ def test_the_access_log_has_a_line_per_request_with_its_batch():
 
     async def main():
         telemetry = Telemetry(DESCRIPTION.layers, LABELS, access_log=log)
-        app = Frontend(SETTINGS, DESCRIPTION, Engine(), telemetry).app
+        app = Frontend(changed(wait_ms=200), DESCRIPTION, Engine(), telemetry).app
         requests = [
             ask(app, "POST", "/v1/predict", png(value), {**PNG, "X-Request-ID": f"mine-{value}"})
             for value in range(3)

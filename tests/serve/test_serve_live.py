@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SIZE = 160
-ARGUMENTS = ("--max-batch", "8", "--wait-ms", "20", "--image-size", str(SIZE))
+ARGUMENTS = ("--max-batch", "8", "--wait-ms", "20", "--image-size", str(SIZE), "--clean-images", "none")
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,11 @@ class Adapted(StandIn):
         """Return how many batches a new model with these options warms up on; 0 for most methods."""
         return 0 if cls.warm_up_option is None else int(getattr(options, cls.warm_up_option))
 
+    @classmethod
+    def depends_on_batch(cls, options: Options) -> bool:
+        """Whether with these options a sample's output depends on others, of its batch or of earlier ones."""
+        return cls.batch_dependent or cls.stateful
+
     @property
     def warm_up_left(self) -> int:
         """How many more batches this model has to see before it has warmed up; 0 when it is ready.

@@ -107,6 +107,12 @@ class FIND(Adapted):
     )
     options_type = FINDOptions
 
+    @classmethod
+    def depends_on_batch(cls, options: Any) -> bool:
+        """Whether with these options a sample's output depends on other samples."""
+        # What a subclass adds may depend on them again.
+        return cls is not FIND or (options.alpha < 1 and options.make_partitioner().batch_dependent)
+
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return FABN(norm, self.options.alpha, self.options.partition())
 

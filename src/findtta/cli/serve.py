@@ -59,6 +59,15 @@ def _api_key(file: Path | None) -> str | None:
 def _announce(url: str, description: Description, place: str) -> None:
     print(f"findtta: {description.model} under {description.method} serves at {url}", flush=True)
     print(f"findtta: replicas run {place}", file=sys.stderr, flush=True)
+    if description.batch_independent:
+        print("findtta: each prediction depends on its own image only", file=sys.stderr, flush=True)
+    else:
+        print(
+            "findtta: a prediction depends on the other images of its batch; not so with --method source or iabn, "
+            "or --method find --option partitioner=instance",
+            file=sys.stderr,
+            flush=True,
+        )
     if batches := description.warm_up_batches:
         print(
             f"findtta: it warms up on its first {batches} batches, and again if its replica is replaced",

@@ -49,6 +49,8 @@ class Partitioner(Options):
     name: ClassVar[str]
     #: Whether it can be part of a fixed graph.
     exportable: ClassVar[bool] = True
+    #: Whether the group of a sample depends on the other samples.
+    batch_dependent: ClassVar[bool] = True
     #: Whether the groups of the same samples in another order are others.
     depends_on_order: ClassVar[bool] = False
     #: Settings with which it behaves like its library with default arguments.

@@ -42,6 +42,7 @@ class Instance(Partitioner):
     """Every sample is a group: FIND becomes instance statistics blended with the source's."""
 
     name = "instance"
+    batch_dependent = False
 
     def label(self, features: Tensor) -> Tensor:
         return torch.arange(features.shape[0], device=features.device)

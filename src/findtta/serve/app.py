@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import findtta
 from findtta.images import Pixels, Preprocessing
+from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
 from findtta.serve.open_inference import inference_routes
@@ -42,7 +44,9 @@ from findtta.serve.requests import (
     reading,
     receive,
 )
-from findtta.serve.settings import Settings
+from findtta.serve.settings import Choice, Settings
+from findtta.serve.shadow import Shadow
+from findtta.serve.switching import method_routes
 from findtta.serve.telemetry import Telemetry
 
 REQUEST_ID, BATCH_ID = "findtta.request_id", "findtta.batch_id"
@@ -67,6 +71,10 @@ class Batches(Protocol):
 
     size: int  # the number of images that wait or are being predicted
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a replica has nothing to do."""
+
     async def submit(self, items: Sequence[Pixels], timeout_s: float | None = None) -> Sequence[Row]:
         """Have the images of one request predicted in one batch; see ``Batcher``."""
 
@@ -76,7 +84,7 @@ class Frontend:
     """The state of a running server, and ``app``, which a web server runs."""
 
     settings: Settings
-    description: Description
+    description: Description  # of what is served now
     engine: Engine
     telemetry: Telemetry
     batches: Batches | None = None  # None forms them here, from the requests of this process
@@ -94,11 +102,36 @@ class Frontend:
         self._pending_bytes = 0
         self._active = 0
         self._draining = False
+        self._choice: Choice | None = None  # None is the method of the settings
+        self._alert = DriftAlert(self.settings, self.engine, lambda: self._batcher.is_idle, self.telemetry)
+        self._shadow: Shadow | None = None
+        if shadow := self.settings.shadow_choice:
+            predict = partial(self.engine.predict, choice=shadow, once=True)
+            self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
         self.app = self._build()
+
+    @property
+    def clean_drift(self) -> CleanDrift | None:
+        """The drift of clean images under what is served; None until it is known, or if there are none."""
+        return self._alert.clean
+
+    def watch(self) -> None:
+        """Find out in the background what drift is normal; call it once requests are answered."""
+        self._alert.watch(self._choice, self.description)
+
+    def serve_under(self, choice: Choice | None, description: Description) -> None:
+        """Predict all later batches under another method, None for that of the settings."""
+        self._choice, self.description = choice, description
+        self.telemetry.switch(description.method, description.layers)
+        _log.warning("the served method is now %s with %s", description.method, description.options)
+        self.watch()
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
         self._draining = True
+        if self._shadow is not None:
+            self._shadow.stop()
+        self._alert.stop()
         while self._active:
             await asyncio.sleep(0.01)
 
@@ -208,9 +241,15 @@ class Frontend:
             self._pending_bytes -= held
 
     async def _predict_batch(self, images: Sequence[Pixels]) -> Sequence[Row]:
-        predictions = await self.engine.predict(np.stack(images))
-        self.telemetry.count_batch(predictions)
-        return rows_of(predictions, self.description.method)
+        batch, description = np.stack(images), self.description
+        predictions = await self.engine.predict(batch, self._choice)
+        is_current = description is self.description  # or the method was switched meanwhile
+        self.telemetry.count_batch(predictions, is_current=is_current)
+        if is_current:
+            self._alert.count(predictions.sample_drift)
+            if self._shadow is not None:
+                self._shadow.offer(batch, predictions)
+        return rows_of(predictions, description.method)
 
     def _entry(self, row: Row, digest: str, top: int) -> dict[str, Any]:
         """Return one prediction; classes of equal probability are listed in their order."""
@@ -231,7 +270,7 @@ class Frontend:
         app = FastAPI(
             title="findtta",
             version=findtta.__version__,
-            summary=f"{self.description.model} under {self.description.method}",
+            summary=f"Predictions of {self.description.model}",
             docs_url=None,  # the usual page fetches scripts from elsewhere
             redoc_url=None,
             exception_handlers=dict.fromkeys((HTTPException, RequestValidationError, Exception), _refuse),
@@ -241,6 +280,7 @@ class Frontend:
         simple = {"/v1/info": self.info, "/livez": self.live, "/healthz": self.health, "/metrics": self.metrics}
         for path, endpoint in simple.items():
             app.get(path, response_class=Response)(endpoint)
+        app.include_router(method_routes(self))
         app.include_router(inference_routes(self))
         app.include_router(compare_routes(self.settings, Comparison(self.settings)))
         add_pages(app)

@@ -46,6 +46,11 @@ class Batcher(Generic[Item, Result]):
     _batches: set[asyncio.Task[None] | None] = field(default_factory=set, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and a worker has nothing to do."""
+        return not self._waiting and len(self._batches) < self.workers
+
     async def submit(self, items: Sequence[Item], timeout_s: float | None = None) -> Sequence[Result]:
         """Have the items of one request processed, all in the same batch; returns one result per item, in order.
 

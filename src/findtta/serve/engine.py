@@ -52,6 +52,9 @@ class Description:
     mean: tuple[float, ...]  # of RGB in [0, 1], by which the model normalizes its input
     std: tuple[float, ...]
     warm_up_batches: int = 0  # on which a new replica warms up
+    stateful: bool = False  # whether a batch changes how later ones are predicted
+    batch_independent: bool = False  # whether the prediction for an image depends on nothing but the image
+    trained_on: str | None = None  # the dataset of the weights, where known
     input: str = ""  # in one line what the model is given, and what says so
 
     @classmethod
@@ -67,6 +70,9 @@ class Description:
             mean=predictor.card.mean,
             std=predictor.card.std,
             warm_up_batches=settings.warm_up_batches,
+            stateful=predictor.adapted.stateful,
+            batch_independent=not settings.depends_on_batch,
+            trained_on=predictor.card.trained_on,
             input=predictor.input,
         )
 
@@ -80,6 +86,17 @@ class Description:
             "std": described.pop("std"),
         }
         return described
+
+
+#: The use of a choice that is only tried.
+TRIAL = "trial"
+
+
+@dataclass(frozen=True)
+class Tried(Predictions):
+    """Predictions of a method that was tried, and what would be served under it."""
+
+    description: Description
 
 
 def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
@@ -122,7 +139,7 @@ class Replica:
         settings.require_servable()
         torch.set_num_threads(settings.threads)
         self._settings, self._model = settings, settings.load_model()
-        self._others: dict[Choice, Predictor] = {}
+        self._others: dict[str, Predictor] = {}
         self._predictor = settings.predictor(self._model)
         # Also pays for the first call, unless the model would remember it.
         first = settings.predictor(self._model) if self._predictor.adapted.stateful else self._predictor
@@ -130,21 +147,34 @@ class Replica:
         if classes != len(first.labels):
             raise OptionError(f"num_classes: the model has {classes} classes, not {len(first.labels)}.")
         self.description = Description.of(settings, self._predictor)
+        if settings.shadow_choice is not None:
+            self._chosen(settings.shadow_choice)
 
     def __call__(self, images: Pixels, choice: Choice | None = None) -> Predictions:
-        """Predict one batch; raises ``OptionError`` if the method of a choice cannot be served."""
-        return (self._predictor if choice is None else self._chosen(choice))(images)
+        """Predict one batch; raises ``OptionError`` if the method of a choice cannot be served.
+
+        Predictions of a method that is tried are ``Tried``; it is not kept.
+        """
+        if choice is None:
+            return self._predictor(images)
+        if choice.use == TRIAL:
+            predictor = self._under(choice)
+            described = Description.of(self._settings.under(choice), predictor)
+            return Tried(**vars(predictor(images)), description=described)
+        return self._chosen(choice)(images)
 
     def _chosen(self, choice: Choice) -> Predictor:
-        predictor = self._others.pop(choice, None)
-        if predictor is None:
-            settings = self._settings.under(choice)
-            settings.require_servable()
-            predictor = settings.predictor(self._model)
-        self._others[choice] = predictor  # the newest is the last
+        key = repr(choice)  # values of options may be lists
+        predictor = self._others.pop(key, None) or self._under(choice)
+        self._others[key] = predictor  # the newest is the last
         if len(self._others) > self._MOST_CHOICES:
             del self._others[next(iter(self._others))]
         return predictor
+
+    def _under(self, choice: Choice) -> Predictor:
+        settings = self._settings.under(choice)
+        settings.require_servable()
+        return settings.predictor(self._model)
 
 
 class Backend(Protocol):
@@ -190,14 +220,15 @@ class Engine:
         """Whether nothing will be predicted again unless the server is restarted."""
         return self.backend.failed
 
-    async def predict(self, images: Pixels, choice: Choice | None = None) -> Predictions:
+    async def predict(self, images: Pixels, choice: Choice | None = None, *, once: bool = False) -> Predictions:
         """Predict a batch of preprocessed images, under the served method unless another one is chosen.
 
-        Raises ``Unavailable`` if no replica predicts it in time.
+        Raises ``Unavailable`` if no replica predicts it in time, or if one dies and is asked ``once``.
         """
-        return await self.ask(lambda: self.backend.predict(images, choice))
+        # Whoever does not wait any more must not take the replica along.
+        return await self.ask(lambda: asyncio.shield(self.backend.predict(images, choice)), once=once)
 
-    async def ask(self, call: Callable[[], Awaitable[tuple[Result, str]]]) -> Result:
+    async def ask(self, call: Callable[[], Awaitable[tuple[Result, str]]], *, once: bool = False) -> Result:
         """Call a replica, again if it dies; the call also returns the replica's name. Raises ``Unavailable``."""
         loop = asyncio.get_running_loop()
         end, pause, deaths = loop.time() + self.patience_s, 0.05, 0
@@ -210,7 +241,7 @@ class Engine:
                 except ReplicaDied as error:
                     self._retrying += not deaths
                     deaths += 1
-                    if loop.time() + pause >= end or deaths >= self.backend.most_deaths:
+                    if once or loop.time() + pause >= end or deaths >= self.backend.most_deaths:
                         raise Unavailable(str(error)) from error
                 self.telemetry.retries.inc()
                 await asyncio.sleep(pause)

@@ -295,6 +295,11 @@ class BatchesOnReplicas:
     engine: Engine
     size: int = 0  # the number of images of this ingress replica that wait or are being predicted
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no image of this ingress replica waits."""
+        return self.size == 0
+
     async def submit(self, items: Sequence[Pixels], timeout_s: float | None = None) -> Sequence[Row]:
         """Have the images of one request predicted in one batch; see ``Batcher.submit``."""
         if self.size + len(items) > self.settings.max_queue:

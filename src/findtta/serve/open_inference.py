@@ -128,7 +128,7 @@ def inference_routes(frontend: Frontend) -> APIRouter:
             "model_name": name,
             "model_version": VERSION,
             **({} if inference.id is None else {"id": inference.id}),
-            "parameters": {"batch_id": rows[0].batch_id, "batch_size": rows[0].batch_size},
+            "parameters": {name: getattr(rows[0], name) for name in ("batch_id", "batch_size", "method")},
         }
         return outputs.respond(head, inference, rows)
 

@@ -16,6 +16,7 @@ import uvicorn
 
 from findtta.errors import OptionError
 from findtta.serve import OnReady
+from findtta.serve.alert import require_clean_images
 from findtta.serve.app import Frontend
 from findtta.serve.engine import Backend, Description, Engine
 from findtta.serve.settings import Settings
@@ -27,13 +28,19 @@ _LAST_RESPONSES_S = 5
 
 def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready: OnReady) -> bool:
     """Serve until a signal; see :func:`findtta.serve.serve`."""
+    require_clean_images(settings.clean_images)
 
     async def main(access_log: TextIO | None) -> bool:
         description = await backend.start()
         print(f"findtta: {description.input}", file=sys.stderr, flush=True)
         engine = engine_of(settings, description, backend, access_log)
         frontend = Frontend(settings, description, engine, engine.telemetry)
-        server = _Server(frontend, settings.drain_s, lambda url: on_ready(url, description, backend.place))
+
+        def ready(url: str) -> None:
+            on_ready(url, description, backend.place)
+            frontend.watch()
+
+        server = _Server(frontend, settings.drain_s, ready)
         await server.serve([listener])
         return not server.force_exit
 
@@ -50,6 +57,7 @@ def engine_of(
 ) -> Engine:
     """Return what asks replicas of the model, with the metrics of a server."""
     build = {"model": description.model, "method": description.method, "executor": settings.kind}
+    build["shadow"] = settings.shadow or ""
     versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
     telemetry = Telemetry(description.layers, description.labels, build | versions, access_log, kinds)
     return Engine(backend, telemetry, settings.timeout_s)

@@ -1,5 +1,6 @@
 """Settings of the prediction server: the model, the method, how batches are formed, and what is refused."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from findtta._ray import joins_cluster
 from findtta.errors import OptionError
-from findtta.options import MODEL_NAMES, AtLeastZero, Count, Positive, option, require_device, require_int
+from findtta.options import (
+    MODEL_NAMES,
+    AtLeastZero,
+    Count,
+    Fraction,
+    Positive,
+    option,
+    require_device,
+    require_int,
+)
 from findtta.plugins import public_name
 from findtta.predictor import PredictorSettings
 
@@ -22,6 +32,11 @@ class Choice(NamedTuple):
     method: str
     options: tuple[tuple[str, Any], ...] = ()
     use: str = ""
+
+    @classmethod
+    def of(cls, method: str, options: Mapping[str, Any], use: str = "") -> "Choice":
+        """Return the choice of a method with options in any order."""
+        return cls(method, tuple(sorted(options.items())), use)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +80,19 @@ class Settings(PredictorSettings):
         512.0, "largest total size of the bodies that are being read, in MiB", metavar="MB"
     )
     timeout_s: Positive = option(60.0, "longest time that a request may take, in seconds", metavar="S")
+    shadow: str | None = option(
+        None, "method that predicts a share of the batches a second time, to be compared", shown="none"
+    )
+    shadow_options: Mapping[str, Any] = option(
+        dict, "option of the method of --shadow; may be repeated", flag="shadow-option"
+    )
+    share: Fraction = option(0.1, "share of the batches that --shadow predicts")
+    clean_images: str | None = option(
+        None,
+        "clean images that calibrate the drift alert: a folder or the name of a dataset; 'none' turns it off",
+        metavar="PATH",
+        shown="those of the model's card, if code draws them",
+    )
     access_log: str | None = option(
         None, "file that gets a line of JSON for each request; - is stderr", metavar="FILE", shown="no log"
     )
@@ -77,9 +105,13 @@ class Settings(PredictorSettings):
         self._require_order("replicas", "max_replicas", "it is the smaller of the two")
         self._require_order("max_images", "max_batch", "the images of a request share one batch")
         self._require_order("max_batch", "max_queue", "otherwise no batch could be full")
-        for name in ("ray_address", "max_replicas"):
-            if getattr(self, name) is not None and self.kind != "ray":
-                raise OptionError(f"{name} is for the executor 'ray', but executor is {self.kind!r}.")
+        if self.shadow_options and self.shadow is None:
+            raise OptionError("shadow_options are for the method that shadow names, but shadow is not given.")
+        only = {"ray": ("ray_address", "max_replicas"), "embedded": ("shadow", "clean_images")}
+        for executor, names in only.items():
+            for name in names:
+                if getattr(self, name) is not None and self.kind != executor:
+                    raise OptionError(f"{name} is for the executor {executor!r}, but executor is {self.kind!r}.")
 
     @property
     def kind(self) -> str:
@@ -112,6 +144,23 @@ class Settings(PredictorSettings):
                 f"replicas must be 1 for {self.method!r}, got {self.most_replicas}: each replica would depend on "
                 "its own first batches, and predictions on which replica made them."
             )
+
+    @property
+    def choice(self) -> Choice:
+        """The served method, as one that is chosen."""
+        return Choice.of(self.method, self.options)
+
+    @property
+    def shadow_choice(self) -> Choice | None:
+        """The method that runs beside the served one on a share of the batches."""
+        return None if self.shadow is None else Choice.of(self.shadow, self.shadow_options, "shadow")
+
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether the prediction for an image depends on others."""
+        from findtta.registry import load_method
+
+        return load_method(self.method).depends_on_batch(self.method_options())
 
     def under(self, choice: Choice) -> "Settings":
         """Return the settings with another method."""

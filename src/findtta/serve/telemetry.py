@@ -53,8 +53,9 @@ class Telemetry:
         own = Kinds(*(partial(kind, registry=registry) for kind in (Counter, Gauge, Histogram)))
         counter, gauge, histogram = kinds or own
         sizes = partial(histogram, buckets=_SIZES)
-        build = {"version": findtta.__version__} | dict(build or {})
-        gauge("findtta_build_info", "What runs; always 1.", tuple(build)).labels(**build).set(1)
+        self._build = {"version": findtta.__version__} | dict(build or {})
+        self._build_info = gauge("findtta_build_info", "What runs; always 1.", tuple(self._build))
+        self._build_info.labels(**self._build).set(1)
         self._requests = counter("findtta_requests", "Requests by route and status.", ("route", "status"))
         about = "Time from the header of a request to the end of its response."
         self._seconds = histogram("findtta_request_seconds", about, ("route",), buckets=_SECONDS)
@@ -68,8 +69,38 @@ class Telemetry:
         self.retries = counter("findtta_batch_retries", "Batches sent again after a replica died.")
         about = "Replicas that have predicted so far; the replacement of a dead one counts anew."
         self._replicas = counter("findtta_replicas_seen", about)
+        self._switches = counter("findtta_method_switches", "How often the served method was switched.")
+        about = "Batches that were the turn of the shadow method: compared, skipped or failed."
+        self._shadow_batches = counter("findtta_shadow_batches", about, ("result",))
+        self._shadow_images = counter("findtta_shadow_images", "Images that were compared.")
+        about = "Compared images whose class differs between the served and the shadow method."
+        self._shadow_disagreements = counter("findtta_shadow_disagreements", about)
+        about = "Mean confidence of the served method minus that of the shadow, moving mean over batches."
+        self._shadow_gap = gauge("findtta_shadow_confidence_gap", about)
+        self.drift = gauge("findtta_drift", "Drift of the images, mean over layers; moving mean over images.")
+        self.drift_level = gauge("findtta_drift_level", "Drift beyond what clean images have; NaN if unknown.")
+        self.drift_alert = gauge("findtta_drift_alert", "Whether the drift is above its level (1) or not (0).")
+        if kinds is None:  # elsewhere there is neither shadow nor alert
+            for unknown in (self._shadow_gap, self.drift, self.drift_level):
+                unknown.set(math.nan)
+            for result in ("compared", "skipped", "failed"):
+                self._shadow_batches.labels(result)
         self._seen: set[str] = set()
         self._means: dict[tuple[Gauge, str], float] = {}
+
+    def switch(self, method: str, layers: Sequence[str]) -> None:
+        """Begin anew with what depends on the method."""
+        self._switches.inc()
+        self._layers = tuple(layers)
+        if "method" in self._build:
+            self._build["method"] = method
+        self._build_info.clear()
+        self._build_info.labels(**self._build).set(1)
+        for gauge in (self._layer_groups, self._layer_drift):
+            gauge.clear()
+        self._means.clear()
+        for unknown in (self._shadow_gap, self.drift):
+            unknown.set(math.nan)
 
     def count_request(
         self, route: str, status: int, seconds: float, method: str, request_id: str, batch_id: str | None
@@ -97,11 +128,13 @@ class Telemetry:
             self._seen.add(replica)
             self._replicas.inc()
 
-    def count_batch(self, predictions: Predictions) -> None:
-        """Count one batch; call it once for each."""
+    def count_batch(self, predictions: Predictions, *, is_current: bool = True) -> None:
+        """Count one batch; call it once for each. Its layers count if it is of the method that is current."""
         self._batch_size.observe(len(predictions.probabilities))
         for index, count in zip(*np.unique(predictions.indices, return_counts=True), strict=True):
             self._classes.labels(self._labels[index]).inc(int(count))
+        if not is_current:
+            return
         groups = _groups_per_layer(predictions.groups)
         for name, count in zip(self._layers, groups, strict=True):
             self._move(self._layer_groups, name, count)
@@ -110,12 +143,24 @@ class Telemetry:
         if not np.isnan(groups).all():
             self._batch_groups.observe(float(np.nanmean(groups)))
 
+    def count_shadow(self, served: Predictions, shadow: Predictions) -> None:
+        """Count a batch that two methods predicted."""
+        self._shadow_batches.labels("compared").inc()
+        self._shadow_images.inc(len(served.indices))
+        self._shadow_disagreements.inc(int((served.indices != shadow.indices).sum()))
+        served_confidence, confidence = (each.probabilities.max(1).mean() for each in (served, shadow))
+        self._move(self._shadow_gap, "", float(served_confidence - confidence))
+
+    def skip_shadow(self, result: str = "skipped") -> None:
+        """Count a batch that was the turn of the shadow method, but was not compared."""
+        self._shadow_batches.labels(result).inc()
+
     def _move(self, gauge: Gauge, name: str, value: float) -> None:
         if not math.isfinite(value):
             return
         before = self._means.get((gauge, name), value)
         mean = self._means[gauge, name] = before + _NEWEST * (value - before)
-        gauge.labels(name).set(mean)
+        (gauge.labels(name) if name else gauge).set(mean)
 
     def text(self, queue: int) -> bytes:
         """Return everything in Prometheus' text format, with the present length of the queue."""
