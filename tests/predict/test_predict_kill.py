@@ -13,7 +13,7 @@ from findtta.predict import Settings, predict
 
 pytestmark = pytest.mark.slow
 
-IMAGES, BATCH, BLOCK = 320, 8, 32
+IMAGES, BATCH, BLOCK = 320, 8, 64
 # A model that counts its batches in a file, which survives its process.
 MODEL = """
 import time
@@ -39,7 +39,7 @@ class Counting(nn.Module):
 
 @pytest.mark.parametrize(
     ("execution", "workers", "kills"),
-    [(("--executor", "local"), 1, (2, 5)), (("--executor", "ray", "--workers", "2"), 2, (2,))],
+    [(("--executor", "local"), 1, (1, 3)), (("--executor", "ray", "--workers", "2"), 2, (2,))],
     ids=["local", "ray"],
 )
 def test_at_most_one_block_per_worker_is_computed_again(tmp_path, execution, workers, kills):
