@@ -309,17 +309,17 @@ def test_without_ray_this_process_computes_unless_ray_is_asked_for(monkeypatch):
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(1, 7))
 def test_batches_are_neighbouring_positions_whatever_cannot_be_read(readable, batch_size):
     class Made:
-        start = 100
+        start = 10 * batch_size
 
         def entries(self):
             return (("name", ONE_PIXEL if is_readable else b"broken") for is_readable in readable)
 
     reader = Reader(batch_size, Preprocessing(size=(1, 1)), ImageLimits())
-    batches = list(reader.batches(Made(), threads=2))
+    batches = list(reader.batches([Made()], decoders=2))
     assert len(batches) == -(-len(readable) // batch_size)
     for number, batch in enumerate(batches):
         span = range(number * batch_size, min((number + 1) * batch_size, len(readable)))
-        assert [record["row"] for record in batch.records] == [100 + row for row in span]
+        assert [record["row"] for record in batch.records] == [10 * batch_size + row for row in span]
         assert ["error" not in record for record in batch.records] == [readable[row] for row in span]
         assert len(batch.images) == sum(readable[row] for row in span)
 

@@ -1,9 +1,12 @@
 """One Ray for all of these tests: starting it takes longer than they do."""
 
 import dataclasses
+import functools
 import gc
 import sys
+import threading
 import warnings
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import photos
 import pytest
@@ -82,3 +85,29 @@ def test_more_workers_than_there_is_room_for_are_refused(ray, tmp_path):
     images = fill(tmp_path / "in", 2)
     with pytest.raises(OptionError, match="workers must be at most 2, got 7: Ray has 3 CPUs"):
         predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26"), workers=7))
+
+
+def test_urls_give_the_same_predictions_on_ray(ray, tmp_path):
+    pytest.importorskip("aiohttp")  # by which fsspec speaks HTTP
+    images = fill(tmp_path / "in", 20, broken=(3,))
+    fill(images / "more", 8)
+    settings = Settings(model=load("shapes-resnet26"), **SMALL)
+    predict(images, tmp_path / "local", settings)
+    expected = files(tmp_path / "local" / "predictions")
+    assert len(expected) == 2
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=images)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            for number, (source, workers) in enumerate([(images.as_uri(), 2), (url, 2), (url, None)]):
+                there = dataclasses.replace(settings, workers=workers, executor="ray" if workers else "local")
+                summary = predict(source, tmp_path / str(number), there)
+                assert (summary.execution.executor, summary.skipped) == (there.executor, 1)
+                assert files(summary.predictions) == expected
+        finally:
+            server.shutdown()

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import functools
 import json
-from pathlib import Path
 
 from findtta._progress import progress_bar
 from findtta.cli import output
@@ -18,11 +17,12 @@ _EXECUTION = ("executor", "workers", "ray_address", "threads")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta predict``."""
     inputs = (
-        "folder of images or Parquet files, a Parquet file, its URI (s3://...), or a .txt with one path per line"
+        "folder of images or Parquet files, a Parquet file, or a .txt with one path per line; or the URL of "
+        "one of them (s3://..., gs://..., and what else fsspec knows)"
     )
-    parser.add_argument("--input", required=True, metavar="PATH", help=inputs)
+    parser.add_argument("--input", required=True, metavar="PATH_OR_URL", help=inputs)
     folder = "folder of the predictions; if it holds a part of them already, the rest is computed"
-    parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help=folder)
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help=folder)
     add_config(parser)
     model = {field.name for field in dataclasses.fields(PredictorSettings)}
     others = {field.name for field in dataclasses.fields(Settings)} - model - set(_EXECUTION)

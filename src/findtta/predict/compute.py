@@ -5,8 +5,8 @@ import itertools
 import logging
 import os
 import pickle
+import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,11 +21,13 @@ from findtta._processes import usable_cores
 from findtta._ray import Place, ray_session, worker_error
 from findtta.errors import OptionError, WorkerError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
+from findtta.predict.prefetch import READS, in_order, one_ahead
+from findtta.predict.remote import Remote
 from findtta.predict.settings import Settings
-from findtta.predict.sources import Part
+from findtta.predict.sources import Entry, Part
 from findtta.predictor import Predictor
 
-_MOST_READERS = 8
+_MOST_DECODERS = 8
 # CPUs that Ray reserves for a task that reads images, which also waits for disks. Ray would fuse stages that ask
 # for the same resources, and a model would wait for its own images.
 _READER_CPUS = 0.5
@@ -34,8 +36,6 @@ _READER_CPUS = 0.5
 Blocks = Iterable[tuple[int, Part]]
 #: One row of a table: of an output file the prediction for one image, or the reason why it could not be read.
 Record = dict[str, Any]
-#: The position of an image, its name, and its pixels when they have been read.
-_Read = tuple[int, str, Future[Pixels]]
 #: The number of the block and the records of each batch, in order; closing it stops what computes them.
 Predicted = Generator[tuple[int, list[Record]], None, None]
 
@@ -50,7 +50,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads images in batches of ``batch_size`` consecutive positions.
+    """Reads images in batches of ``batch_size`` consecutive positions, of which the first is a multiple of it.
 
     An image that cannot be read is left out of its batch, and no other image moves up: a broken file affects its
     own batch only.
@@ -60,34 +60,37 @@ class Reader:
     preprocess: Preprocessing
     limits: ImageLimits
 
-    def batches(self, part: Part, threads: int | None = None) -> Iterator[Batch]:
-        """Read a part of the input, which begins where a batch begins, one batch ahead of what is asked for."""
-        with ThreadPoolExecutor(threads or min(usable_cores(), _MOST_READERS)) as pool:
-            read = partial(read_image, limits=self.limits, preprocessing=self.preprocess, name="image")
-            entries = enumerate(part.entries(), part.start)
-            coming: list[_Read] = []
-            while True:
-                ready = coming
-                chosen = itertools.islice(entries, self.batch_size)
-                coming = [(row, name, pool.submit(read, content)) for row, (name, content) in chosen]
-                if ready:
-                    yield self._gather(ready)
-                if not coming:
-                    return
+    def batches(self, parts: Iterable[Part], decoders: int | None = None) -> Iterator[Batch]:
+        """Read parts of the input ahead of what is asked for.
 
-    def _gather(self, read: list[_Read]) -> Batch:
-        records: list[Record] = []
-        images = []
-        for row, name, future in read:
-            # Bytes that are not UTF-8 are spelled out, so that any file can hold the name.
-            record: Record = {"row": row, "path": os.fsencode(name).decode("utf-8", "backslashreplace")}
-            try:
-                images.append(future.result())
-            except ImageError as error:
-                record |= {"code": error.code, "error": str(error)}
-            records.append(record)
-        stacked = np.stack(images) if images else np.empty((0, *self.preprocess.size, 3), np.uint8)
-        return Batch(records, stacked)
+        Up to a batch of images (at least ``READS``) is being read while one batch is ready and one is used. Files
+        are fetched at once, to hide the latency of a store, but only ``decoders`` of them are decoded at once.
+        """
+        decoding = threading.Semaphore(decoders or min(usable_cores(), _MOST_DECODERS))
+        entries = ((row, entry) for part in parts for row, entry in enumerate(part.entries(), part.start))
+        read = in_order(partial(self._read, decoding), entries, max(self.batch_size, READS))
+        cut = itertools.groupby(read, lambda image: image[0]["row"] // self.batch_size)
+        return one_ahead(self._gather(images) for _, images in cut)
+
+    def _read(self, decoding: threading.Semaphore, image: tuple[int, Entry]) -> tuple[Record, Pixels | None]:
+        """Return the record of an image, and its pixels unless there is an error in it."""
+        row, (name, content) = image
+        # Bytes that are not UTF-8 are spelled out, so that any file can hold the name.
+        record: Record = {"row": row, "path": os.fsencode(name).decode("utf-8", "backslashreplace")}
+        try:
+            if isinstance(content, Remote):
+                content = content.read_bytes(self.limits.max_bytes)
+            with decoding:
+                return record, read_image(content, self.limits, self.preprocess, name="image")
+        except ImageError as error:
+            return record | {"code": error.code, "error": str(error)}, None
+
+    def _gather(self, images: Iterable[tuple[Record, Pixels | None]]) -> Batch:
+        records, found = zip(*images, strict=True)
+        pixels = [image for image in found if image is not None]
+        return Batch(
+            list(records), np.stack(pixels) if pixels else np.empty((0, *self.preprocess.size, 3), np.uint8)
+        )
 
 
 def predict_batch(predictor: Predictor, batch: Batch, top: int | None) -> list[Record]:
@@ -154,7 +157,7 @@ def compute_on_ray(
 
 def _read(row: Record, reader: Reader) -> Iterator[Record]:
     """Read the images of one block, batch by batch; runs in a task."""
-    for batch in reader.batches(pickle.loads(row["content"]), threads=2):
+    for batch in reader.batches([pickle.loads(row["content"])], decoders=2):
         yield {**row, "content": pickle.dumps(batch)}
 
 

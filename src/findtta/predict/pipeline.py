@@ -65,8 +65,8 @@ def predict(
     """Predict all images of an input; blocks that an earlier run has finished are not computed again.
 
     Args:
-        source: A folder, a list of paths, or Parquet files; see ``open_source``.
-        output: The folder of predictions: new, or begun with the same settings and input.
+        source: A folder, a list of paths, or Parquet files, as a path or URL; see ``open_source``.
+        output: The folder of predictions on this machine: new, or begun with the same settings and input.
         settings: The model, the method, and how images are read and predictions written.
         progress: Called after each batch.
         announce: Called before the computation with where it takes place.
@@ -82,6 +82,11 @@ def predict(
     began = time.monotonic()
     settings = settings or Settings()
     _require_fixed(settings)
+    if "://" in str(output):
+        raise OptionError(
+            f"output must be a folder on this machine, which may be a mounted drive, got the URL {str(output)!r}; "
+            "copy the folder there afterwards."
+        )
     with torch_threads(settings.threads), contextlib.closing(open_source(source, settings.image_column)) as images:
         model = settings.load_model()
         settings = dataclasses.replace(settings, model=model)
@@ -103,8 +108,9 @@ def predict(
             if execution.executor == "ray":
                 predicted = compute_on_ray(parts, settings, state, reader, execution.workers)
             else:
-                batches = ((block, batch) for block, part in parts for batch in reader.batches(part))
-                predicted = ((block, predict_batch(predictor, batch, settings.top)) for block, batch in batches)
+                batches = reader.batches(part for _, part in parts)
+                made = (predict_batch(predictor, batch, settings.top) for batch in batches)
+                predicted = ((records[0]["row"] // settings.block, records) for records in made)
             with contextlib.closing(predicted):  # stops Ray, if it was started, whatever happens here
                 _write_blocks(predicted, out, todo, len(images), progress)
         return Summary(
@@ -141,7 +147,7 @@ def _warm_up(predictor: Predictor, reader: Reader, images: Source) -> Mapping[st
         return None
     while adapted.warm_up_left and start < len(images):
         stop = start + reader.batch_size * adapted.warm_up_left
-        for batch in reader.batches(images.part(start, stop)):
+        for batch in reader.batches([images.part(start, stop)]):
             predictor(batch.images)
         start = stop  # more than once only if whole batches were unreadable
     if adapted.warm_up_left:

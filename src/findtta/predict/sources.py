@@ -1,4 +1,4 @@
-"""Where images come from: a folder, a list of paths, or Parquet files."""
+"""Where images come from: a folder, a list of paths, or Parquet files, on this machine or at a URL."""
 
 import contextlib
 import hashlib
@@ -9,12 +9,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from findtta._extras import require
-from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches, first_line
+from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
 from findtta.images import SUFFIXES
+from findtta.predict.prefetch import in_order
+from findtta.predict.remote import Place, Remote, locate, readable
 
 PARQUET = frozenset({".parquet", ".pq"})
 LISTS = frozenset({".txt", ".lst"})
@@ -22,9 +24,9 @@ LISTS = frozenset({".txt", ".lst"})
 _CELLS_AT_ONCE = 64  # of a Parquet column
 
 #: The name of an image in the predictions, and its bytes, which may be none, or the file that holds them.
-Entry = tuple[str, bytes | Path]
-#: What identifies a file of the input, its name first, and the number of its images.
-File = tuple[tuple[Any, ...], int]
+Entry = tuple[str, bytes | Place]
+#: What identifies a file of the input: its name, its size, and what changes with its content.
+Facts = tuple[Any, ...]
 #: The name of a file, and its images from the first up to, but without, the second number.
 Span = tuple[str, int, int]
 
@@ -38,17 +40,17 @@ class Part:
 
 
 class Source:
-    """The files of an input in order, and how their images are read; close it when done.
+    """The files of an input in order, with their numbers of images, and how they are read; close it when done.
 
     Millions of names take little memory: SQLite keeps them in a temporary file. By ``digest``, of what identifies
     the files, a changed input is noticed.
     """
 
     def __init__(
-        self, kind: str, files: Iterable[File], read: Callable[[Sequence[Span]], Iterator[Entry]]
+        self, kind: str, files: Iterable[tuple[Facts, int]], read: Callable[[Sequence[Span]], Iterator[Entry]]
     ) -> None:
         self.kind, self._read, self._count = kind, read, 0
-        self._files = sqlite3.connect("")
+        self._files = sqlite3.connect("", check_same_thread=False)  # a thread reads ahead
         self._files.execute("CREATE TABLE files (start INTEGER PRIMARY KEY, name BLOB, images INTEGER)")
         digest = hashlib.sha256()
         try:
@@ -87,58 +89,93 @@ def open_source(path: str | Path, image_column: str = "image") -> Source:
     """List the images of an input, in an order that depends on their names only; close it when done.
 
     Args:
-        path: A folder of images or of Parquet files, with its subfolders; a Parquet file; a text file with one
-            path per line, relative to its own folder; or a URI of Parquet files, such as ``s3://bucket/folder``.
+        path: The path or URL (such as ``s3://bucket/folder``) of a folder of images or of Parquet files, with its
+            subfolders; of a Parquet file; or of a text file with one path or URL per line, relative to its own
+            folder.
         image_column: The column of Parquet files that holds the images: bytes, paths, or both as
             ``{bytes, path}``.
     """
-    if "://" in str(path):
-        return _open_parquet(str(path), (), image_column)
-    path = Path(path).absolute()
-    if path.is_dir():
-        names = _walk(path)
-        first = next(names, None)
-        if first and _is_parquet(first):
-            return _open_parquet(str(path), [first, *names], image_column)
-        source = open_files("folder", path, itertools.chain([first] if first else [], names))
-    elif not path.is_file():
-        raise InputError(f"input: {str(path)!r} does not exist; give a folder, a Parquet file or a list of paths.")
-    elif _is_parquet(path.name):
-        return _open_parquet(str(path), (), image_column)
-    elif path.suffix.lower() in LISTS:
-        source = open_files("list", path.parent, _listed(path))
+    place = locate(path)
+    if place.is_dir():
+        files = _one_kind(place, _walk(place))
+        first = next(files, None)
+        every = itertools.chain([first] if first else [], files)
+        if first and _suffix(first[0]) in PARQUET:
+            return _open_parquet(place, every, image_column)
+        source = Source("folder", ((facts, 1) for facts in every), partial(_file_entries, place))
+    elif not place.is_file():
+        raise InputError(
+            f"input: {str(place)!r} does not exist; give a folder, a Parquet file or a list of paths."
+        )
+    elif _suffix(place.name) in PARQUET:
+        return _open_parquet(place.parent, [(place.name, *_status(place))], image_column)
+    elif _suffix(place.name) in LISTS:
+        source = open_list(place.parent, _listed(place))
     else:
         raise OptionError(
             f"input must be a folder, a Parquet file ({', '.join(sorted(PARQUET))}) or a list of paths "
-            f"({', '.join(sorted(LISTS))}), got the file {path.name!r}."
+            f"({', '.join(sorted(LISTS))}), got the file {place.name!r}."
         )
     if not len(source):
         source.close()
         raise InputError(
-            f"input: {str(path)!r} holds no images ({', '.join(sorted(SUFFIXES))}) and no Parquet files."
+            f"input: {str(place)!r} holds no images ({', '.join(sorted(SUFFIXES))}) and no Parquet files."
         )
     return source
 
 
-def open_files(kind: str, root: Path, names: Iterable[str]) -> Source:
-    """Return the source of images that are files, with names relative to a folder."""
-    return Source(kind, (((name, _file_size(root / name)), 1) for name in names), partial(_file_entries, root))
+def open_list(root: Place, names: Iterable[str]) -> Source:
+    """Return the source of images with the given URLs, or paths relative to a folder."""
+    facts = in_order(lambda name: (name, *_status(locate(name, root))), names)
+    return Source("list", ((file, 1) for file in facts), partial(_file_entries, root))
 
 
-def _file_entries(root: Path, spans: Sequence[Span]) -> Iterator[Entry]:
-    return ((name, root / name) for name, _, _ in spans)
+def _file_entries(root: Place, spans: Sequence[Span]) -> Iterator[Entry]:
+    return ((name, locate(name, root)) for name, _, _ in spans)
 
 
-def _is_parquet(name: str) -> bool:
-    return Path(name).suffix.lower() in PARQUET
+def _suffix(name: str) -> str:
+    return PurePath(name).suffix.lower()
 
 
-def _walk(root: Path) -> Iterator[str]:
-    """Yield the images or Parquet files below a folder, its files by name, then its subfolders; refuse a mixture.
+def _is_wanted(name: str) -> bool:
+    """Tell whether a file is an image or a Parquet file, and not hidden."""
+    return _suffix(name) in SUFFIXES | PARQUET and not PurePath(name).name.startswith(".")
 
-    Hidden files are left out. Links are followed; a folder that several of them lead to is listed once, under the
-    first of its names, so that a link to a parent folder ends there.
+
+def _status(place: Place) -> tuple[int | None, int | str | None]:
+    """Return the size of a file and what changes with its content; the size is -1 if it cannot be seen."""
+    if isinstance(place, Remote):
+        return place.status()
+    try:
+        status = place.stat()
+    except (OSError, ValueError):  # a link to nowhere; a name with a null byte in it is a ValueError
+        return -1, None
+    return status.st_size, status.st_mtime_ns
+
+
+def _one_kind(root: Place, files: Iterable[Facts]) -> Iterator[Facts]:
+    """Yield files that are all images or all Parquet files; refuse a mixture."""
+    first = None
+    for name, *status in files:
+        first = first or name
+        if (_suffix(name) in PARQUET) != (_suffix(first) in PARQUET):
+            raise InputError(
+                f"input: {str(root)!r} holds both Parquet files and images ({first!r}, {name!r}); give a "
+                "folder of one kind."
+            )
+        yield name, *status
+
+
+def _walk(root: Place) -> Iterator[Facts]:
+    """Yield images and Parquet files below a folder, its own by name, then those of its subfolders.
+
+    Hidden files and folders are left out. Links are followed; a folder that several of them lead to is listed
+    once, under the first of its names, so that a link to a parent folder ends there.
     """
+    if isinstance(root, Remote):
+        yield from (facts for facts in root.walk() if _is_wanted(facts[0]))
+        return
 
     def refuse(error: OSError) -> None:
         # Continuing without the folder would silently leave images out.
@@ -147,7 +184,6 @@ def _walk(root: Path) -> Iterator[str]:
             "it elsewhere."
         ) from error
 
-    first = None
     seen: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(root, followlinks=True, onerror=refuse):
         status = Path(folder).stat()
@@ -156,62 +192,46 @@ def _walk(root: Path) -> Iterator[str]:
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in (Path(folder, name) for name in sorted(files) if not name.startswith(".")):
-            if path.suffix.lower() not in SUFFIXES | PARQUET:
-                continue
-            name = path.relative_to(root).as_posix()
-            first = first or name
-            if _is_parquet(name) != _is_parquet(first):
-                raise InputError(
-                    f"input: {str(root)!r} holds both Parquet files and images ({first!r}, {name!r}); give a "
-                    "folder of one kind."
-                )
-            yield name
+        for path in (Path(folder, name) for name in sorted(files) if _is_wanted(name)):
+            yield path.relative_to(root).as_posix(), *_status(path)
 
 
-def _listed(path: Path) -> Iterator[str]:
+def _listed(place: Place) -> Iterator[str]:
     """Yield the names in a list."""
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                if name := line.rstrip("\r\n"):
-                    yield name
-    except OSError as error:
-        raise InputError(f"input: the list {str(path)!r} cannot be read ({error.strerror}).") from error
+    with readable(place), place.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            if name := line.rstrip("\r\n"):
+                yield name
 
 
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except (OSError, ValueError):  # a link to nowhere; a name with a null byte in it is a ValueError
-        return -1
+def _open_parquet(root: Place, files: Iterable[Facts], column: str) -> Source:
+    """Return the source of images in a column of Parquet files, with names relative to a folder."""
 
+    def count(facts: Facts) -> tuple[Facts, int]:
+        with _opened(root / facts[0]) as file:
+            _require_images(file.schema_arrow, facts[0], column)
+            rows = int(file.metadata.num_rows)
+        return (*facts, column, rows), rows
 
-def _open_parquet(place: str, names: Sequence[str], column: str) -> Source:
-    """Return the source of images in a column of Parquet files.
-
-    The place is a file or a folder, as an absolute path or as a URI that pyarrow knows. Of a folder ``names`` are
-    taken, or if there are none, all files that are not hidden.
-    """
-    filesystems = require("pyarrow.fs", "ray", "reading Parquet files")
-    datasets = require("pyarrow.dataset", "ray", "reading Parquet files")
-    files = []
-    with _readable(place):
-        filesystem, root = filesystems.FileSystem.from_uri(place)
-        chosen = [f"{root}/{name}" for name in names] or root
-        dataset = datasets.dataset(chosen, filesystem=filesystem, format="parquet")
-        fragments = sorted(dataset.get_fragments(), key=lambda fragment: fragment.path)
-        folder = Path(root).parent if [fragment.path for fragment in fragments] == [root] else Path(root)
-        for fragment in fragments:
-            name = Path(fragment.path).relative_to(folder).as_posix()
-            _require_images(fragment.physical_schema, name, column)
-            size, rows = filesystem.get_file_info(fragment.path).size, fragment.count_rows()
-            files.append(((name, size, column, rows), rows))
-    source = Source("Parquet", files, partial(_parquet_entries, filesystem, folder, column))
+    source = Source("Parquet", in_order(count, files), partial(_parquet_entries, root, column))
     if not len(source):
         source.close()
-        raise InputError(f"input: the Parquet files in {place!r} have no rows.")
+        raise InputError(f"input: the Parquet files in {str(root)!r} have no rows.")
     return source
+
+
+@contextlib.contextmanager
+def _opened(place: Place) -> Iterator[Any]:
+    """Open a Parquet file; only a few cells of it at once will be in memory."""
+    parquet = require("pyarrow.parquet", "ray", "reading Parquet files")
+    # A scanner of pyarrow.dataset, and a file without these two options, keep whole row groups in memory.
+    streamed = {"pre_buffer": False, "buffer_size": 2**20}
+    with (
+        readable(place, kind=" as Parquet"),
+        place.open("rb") as raw,
+        parquet.ParquetFile(raw, **streamed) as file,
+    ):
+        yield file
 
 
 def _require_images(schema: Any, name: str, column: str) -> None:
@@ -230,23 +250,20 @@ def _require_images(schema: Any, name: str, column: str) -> None:
         )
 
 
-def _parquet_entries(filesystem: Any, folder: Path, column: str, spans: Sequence[Span]) -> Iterator[Entry]:
+def _parquet_entries(root: Place, column: str, spans: Sequence[Span]) -> Iterator[Entry]:
     for name, first, stop in spans:
-        file = folder / name
-        for position, cell in enumerate(_cells(filesystem, file.as_posix(), column, first, stop), first):
+        file = root / name
+        for position, cell in enumerate(_cells(file, column, first, stop), first):
             # Bytes, a path relative to the folder of the file, or both in a struct.
             path, data = (cell.get("path"), cell.get("bytes")) if isinstance(cell, dict) else (None, cell)
             if isinstance(data, str):
                 path, data = data, None
-            yield path or f"{name}#{position}", file.parent / path if data is None and path else data or b""
+            yield path or f"{name}#{position}", locate(path, file.parent) if data is None and path else data or b""
 
 
-def _cells(filesystem: Any, path: str, column: str, first: int, stop: int) -> Iterator[Any]:
-    """Read consecutive cells of a column; only a few at once are in memory."""
-    parquet = require("pyarrow.parquet", "ray", "reading Parquet files")
-    # A scanner of pyarrow.dataset, and a file without these two options, keep whole row groups in memory.
-    streamed = {"pre_buffer": False, "buffer_size": 2**20}
-    with _readable(path), parquet.ParquetFile(path, filesystem=filesystem, **streamed) as file:
+def _cells(place: Place, column: str, first: int, stop: int) -> Iterator[Any]:
+    """Read consecutive cells of a column."""
+    with _opened(place) as file:
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         begins = list(itertools.accumulate(sizes, initial=0))
         spans = enumerate(itertools.pairwise(begins))
@@ -256,14 +273,3 @@ def _cells(filesystem: Any, path: str, column: str, first: int, stop: int) -> It
         cells = itertools.chain.from_iterable(batch.column(0) for batch in batches)
         for cell in itertools.islice(cells, first - skipped, stop - skipped):
             yield cell.as_py()
-
-
-@contextlib.contextmanager
-def _readable(place: str) -> Iterator[None]:
-    """Name the Parquet files in errors of pyarrow."""
-    try:
-        yield
-    except FindTTAError:
-        raise
-    except (OSError, ValueError) as error:  # what pyarrow raises on broken files is a ValueError
-        raise InputError(f"input: {place!r} cannot be read as Parquet ({first_line(error)}).") from error

@@ -1,0 +1,83 @@
+"""The command itself, killed by SIGKILL in the middle and started again."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from photos import files, fill
+
+from findtta.predict import Settings, predict
+
+pytestmark = pytest.mark.slow
+
+IMAGES, BATCH, BLOCK = 320, 8, 64
+# A model that counts its batches in a file, which survives its process.
+MODEL = """
+import time
+import torch
+from torch import nn
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+        )
+
+    def forward(self, x):
+        if len(x) > 2:  # a new model is tried on less
+            with open({log!r}, "a") as log:
+                log.write("x")
+            time.sleep(0.05)
+        return self.net(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("execution", "workers", "kills"),
+    [(("--executor", "local"), 1, (1, 3)), (("--executor", "ray", "--workers", "2"), 2, (2,))],
+    ids=["local", "ray"],
+)
+def test_at_most_one_block_per_worker_is_computed_again(tmp_path, execution, workers, kills):
+    if workers > 1:
+        pytest.importorskip("ray")
+    log, model = tmp_path / "batches", tmp_path / "net.py"
+    model.write_text(MODEL.format(log=str(log)))
+    images = fill(tmp_path / "in", IMAGES, broken=(7, 200))
+    same = {"batch_size": BATCH, "block_size": BLOCK, "num_classes": 5, "image_size": 16}
+    settings = Settings(model=f"{model}:Counting", executor="local", **same)
+    predict(images, tmp_path / "undisturbed", settings)
+    expected = files(tmp_path / "undisturbed")
+    assert log.stat().st_size == IMAGES // BATCH
+    log.unlink()
+
+    def blocks(found):
+        return {name: content for name, content in found.items() if name.startswith("predictions/block")}
+
+    flags = [word for name, value in same.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "findtta", "predict", "--input", images.as_uri(), "--output", "out", "--json"]
+    command += ["--model", f"{model}:Counting", *flags]
+    for wanted in kills:
+        with subprocess.Popen([*command, *execution], cwd=tmp_path) as process:
+            while len(blocks(files(tmp_path / "out"))) < wanted:
+                assert process.poll() is None, "it ended before it could be killed"
+                time.sleep(0.01)
+            time.sleep(0.08)  # in the middle of a block
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        kept = blocks(files(tmp_path / "out"))
+        assert wanted <= len(kept) < IMAGES // BLOCK
+        assert kept.items() <= expected.items()  # whole, as soon as they have their names
+    times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept}
+    # Whatever computed the blocks before, this process computes the rest.
+    last = subprocess.run([*command, "--executor", "local"], cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    summary = json.loads(last.stdout)
+    assert (summary["blocks_before"], summary["images"], summary["skipped"]) == (len(kept), IMAGES, 2)
+    assert files(tmp_path / "out") == expected
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept} == times
+    again = log.stat().st_size - IMAGES // BATCH
+    assert again <= len(kills) * workers * (BLOCK // BATCH)
