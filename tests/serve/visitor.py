@@ -18,8 +18,16 @@ class Visitor:
     def start(self, address):
         """Open the page, and compare all samples."""
         self.visit(address)
-        self.click("#start")
-        self.settle(32)
+        self.until("document.querySelectorAll('#samples button').length")
+        samples = self.tab.locator("#samples button").count()
+        self.click("#use-all")
+        self.settle(samples)
+
+    def overview(self, address):
+        """Open the page, and wait until its overview is complete and its first batch is shown."""
+        self.visit(address)
+        self.until("document.getElementById('overview').ariaBusy === 'false'")
+        self.until("document.querySelectorAll('.prediction').length")
 
     def click(self, selector):
         self.tab.click(selector)

@@ -30,7 +30,8 @@ from findtta.images import Pixels, Preprocessing
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Unavailable
 from findtta.serve.open_inference import inference_routes
-from findtta.serve.pages import Comparison, add_pages, compare_routes, png_url
+from findtta.serve.overview import Overview, SideBySide, png_url
+from findtta.serve.pages import add_pages, compare_routes
 from findtta.serve.requests import (
     OPENAPI,
     Chunks,
@@ -95,6 +96,8 @@ class Frontend:
         self._pending_bytes = 0
         self._active = 0
         self._draining = False
+        self._side = SideBySide(self.settings, self.description, self.engine)
+        self.overview = Overview(self.settings, self._side, lambda: not (self._active or self._draining))
         self.app = self._build()
 
     async def drain(self) -> None:
@@ -246,7 +249,7 @@ class Frontend:
         for path, endpoint in simple.items():
             app.get(path, response_class=Response)(endpoint)
         app.include_router(inference_routes(self))
-        app.include_router(compare_routes(self.settings, Comparison(self.settings)))
+        app.include_router(compare_routes(self.settings, self._side, self.overview, self._accepted))
         add_pages(app)
         return Guard(app, self.settings, self.telemetry)
 

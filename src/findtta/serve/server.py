@@ -90,6 +90,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         self._on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        self._frontend.overview.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         draining = asyncio.gather(self._frontend.drain(), asyncio.sleep(self._drain_s))
