@@ -70,6 +70,7 @@ def test_samples_are_drawn_shapes_with_their_labels(app):
     given = ask(app, "/v1/samples").json()
     assert (given["model"], given["method"]) == ("shapes-resnet26", "find")
     assert given["limits"] == {"images": 64, "bytes": 20 * 2**20}
+    assert given["labelled"]
     assert len(given["samples"]) == 32
     assert [sample["label"] for sample in given["samples"][:4]] == ["pentagon", "disc", "ring", "star"]
     assert given["samples"][0]["name"] == "pentagon 1"
@@ -329,9 +330,12 @@ def test_samples_of_a_folder(tmp_path, monkeypatch):
         folder = tmp_path / ("disc" if number % 2 else "star")
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.png").write_bytes(base64.b64decode(overview.png_url(image).partition(",")[2]))
-    given = ask(page_server.app(Settings(samples=str(tmp_path))), "/v1/samples").json()["samples"]
-    assert len(given) == 3
-    assert {sample["label"] for sample in given} == {"disc", "star"}
+    given = ask(page_server.app(Settings(samples=str(tmp_path))), "/v1/samples").json()
+    assert len(given["samples"]) == 3
+    assert {sample["label"] for sample in given["samples"]} == {"disc", "star"}
+    assert given["labelled"]
+    (tmp_path / "disc").rename(tmp_path / "cat")
+    assert not ask(page_server.app(Settings(samples=str(tmp_path))), "/v1/samples").json()["labelled"]
     with pytest.raises(OptionError, match="samples must be a folder"):
         page_server.app(Settings(samples=str(tmp_path / "nothing")))
 

@@ -6,7 +6,7 @@ import browser
 
 
 class Visitor:
-    """A tab that knows where things are on the page; every wait ends after Playwright's 30 seconds."""
+    """A tab that knows where things are on the page; waits end after Playwright's 30 seconds."""
 
     def __init__(self, tab):
         self.tab = tab
@@ -26,7 +26,10 @@ class Visitor:
     def overview(self, address):
         """Open the page, and wait until its overview is complete and its first batch is shown."""
         self.visit(address)
-        self.until("document.getElementById('overview').ariaBusy === 'false'")
+        # A busy machine takes its time for some dozen batches.
+        self.tab.wait_for_function(
+            "() => document.getElementById('overview').ariaBusy === 'false'", timeout=120_000
+        )
         self.until("document.querySelectorAll('.prediction').length")
 
     def click(self, selector):

@@ -218,14 +218,14 @@ class Overview:
             await asyncio.sleep(_IDLE_S)
 
     def first(self) -> dict[str, Any] | None:
-        """Return the first mixed batch as a comparison, with the class of each image; None while there is none."""
+        """Return the first mixed batch as a comparison, with the class of each image if the model knows it."""
         if not self._mixed:
             return None
         where = self.samples.batches[0]
         names, corruptions = self.samples.about(where)
         shown = self._side.describe(names, corruptions, self.samples.batch(where), self._mixed[0])
         for image, row in zip(shown["images"], self.samples.rows[where], strict=True):
-            image["truth"] = self.samples.classes[row]
+            image["truth"] = None if self.samples.labels is None else self.samples.classes[row]
         return shown
 
     def report(self) -> dict[str, Any]:

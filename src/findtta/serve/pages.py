@@ -122,6 +122,7 @@ def compare_routes(
             "model": settings.model_name,
             "method": settings.method_name,
             "limits": {"images": MAX_IMAGES, "bytes": settings.image_limits.max_bytes},
+            "labelled": overview.samples.labels is not None,
             "samples": [{"name": name, "label": label, "data": png_url(image)} for name, label, image in rows],
         }
 

@@ -9,6 +9,7 @@ const between = ({ low, high }, text = rounded) => (low === null ? "unknown" : `
 /** Draw what the server has so far. */
 export function showOverview(report) {
   const computing = report.status === "computing";
+  byId("overview").hidden = false;
   byId("overview").setAttribute("aria-busy", computing);
   byId("overview-count").textContent = `${report.of} corrupted samples`;
   byId("progress").hidden = !computing;

@@ -75,10 +75,8 @@ async function compare() {
 function show(result, shown, severity, remove = (image) => setImages(images.filter((other) => other !== image))) {
   byId("waiting").hidden = true;
   for (const id of ["predictions", "groups", "parts"]) byId(id).hidden = false;
-  const unknown = shown.some((image) => image.label !== null && !result.labels.includes(image.label));
-  byId("samples-note").hidden = !unknown;
   byId("status").textContent = summary(result, shown, severity);
-  byId("few").hidden = result === first || unknown;
+  byId("few").hidden = result === first || shown.every((image) => image.label === null);
   byId("from-overview").hidden = result !== first;
   showPredictions(result, shown, remove);
   showGroups(result);
@@ -104,16 +102,23 @@ async function watchOverview() {
     noteNormal(report.drift);
     byId("waiting").textContent =
       report.status === "failed" ? "There are no samples to show. Choose images of your own." : "Classifying the first samples …";
-    if (report.samples && !first) {
-      first = await ask("v1/overview/batch");
-      severityOfFirst = report.severity;
-      noteBatch(first, report.severity);
-      if (!images.length) showNothing();
-    }
-    if (report.status === "computing") setTimeout(watchOverview, POLL);
+    if (report.samples && !first) await loadFirst(report.severity);
+    if (report.status === "computing" || (report.samples && !first)) setTimeout(watchOverview, POLL);
   } catch (problem) {
     explain(problem, watchOverview);
   }
+}
+
+async function loadFirst(severity) {
+  try {
+    first = await ask("v1/overview/batch");
+  } catch (problem) {
+    if (problem.passing) return; // it is asked for again
+    throw problem;
+  }
+  severityOfFirst = severity;
+  noteBatch(first, severity);
+  if (!images.length) showNothing();
 }
 
 function showBusy() {
@@ -216,7 +221,8 @@ async function load() {
 }
 
 function prepare(offered, kinds) {
-  samples = offered.samples;
+  samples = offered.samples.map((sample) => ({ ...sample, label: offered.labelled ? sample.label : null }));
+  byId("samples-note").hidden = offered.labelled;
   byId("model").textContent = offered.model;
   byId("method").textContent = methodName(offered.method);
   byId("samples").replaceChildren(...samples.map(sampleButton));

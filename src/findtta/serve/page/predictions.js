@@ -51,9 +51,8 @@ export function summary(result, images, severity) {
 function judged(result, images) {
   return result.images.map((row, index) => {
     const truth = images[index].label;
-    const known = truth !== null && result.labels.includes(truth);
     const labels = result.methods.map((method) => row.predictions[method].label);
-    return { ...row, truth, known, different: new Set(labels).size > 1 };
+    return { ...row, truth, known: truth !== null, different: new Set(labels).size > 1 };
   });
 }
 
