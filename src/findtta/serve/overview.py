@@ -7,6 +7,7 @@ import base64
 import io
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -184,12 +185,18 @@ class Overview:
     """What the methods make of all samples, computed once in the background; requests of clients go first."""
 
     def __init__(self, settings: Settings, side: SideBySide, is_idle: Callable[[], bool]) -> None:
-        self.samples = Samples(settings, side.description)
-        self._side, self._is_idle = side, is_idle
+        self._settings, self._side, self._is_idle = settings, side, is_idle
         self._task: asyncio.Task[None] | None = None
         self._clean: Side = {}
         self._mixed: list[Side] = []
         self._failed = False
+        if settings.samples is not None:  # a wrong folder is an error at once
+            self.samples  # noqa: B018
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The samples, drawn or read when they are first asked for."""
+        return Samples(self._settings, self._side.description)
 
     def start(self) -> None:
         """Begin, unless it has begun; call it where an event loop runs."""

@@ -40,7 +40,12 @@ def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready:
         versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
         telemetry = Telemetry(description.layers, description.labels, build | versions, access_log)
         frontend = Frontend(settings, description, Engine(backend, telemetry, settings.timeout_s), telemetry)
-        server = _Server(frontend, settings.drain_s, lambda url: on_ready(url, description, backend.place))
+
+        def ready(url: str) -> None:
+            on_ready(url, description, backend.place)
+            frontend.overview.start()
+
+        server = _Server(frontend, settings.drain_s, ready)
         await server.serve([listener])
         return not server.force_exit
 
@@ -90,7 +95,6 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         self._on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-        self._frontend.overview.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         draining = asyncio.gather(self._frontend.drain(), asyncio.sleep(self._drain_s))
