@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -240,6 +242,17 @@ def test_the_overview_has_the_numbers_of_the_stream_crossmix(monkeypatch):
     assert np.array_equal([pixels(image["corrupted"]) for image in first["images"]], batches[0][0])
     kinds = [mixed.domains[number].removesuffix("@5") for number in stream[0].domain_ids]
     assert [image["corruption"] for image in first["images"]] == kinds
+
+
+def test_samples_are_made_without_torch():
+    code = (
+        "import sys; from findtta.images import Preprocessing; from findtta.serve import Description, Settings;"
+        "from findtta.serve.overview import Samples; size = Preprocessing(size=(64, 64));"
+        "samples = Samples(Settings(), Description('', '', {}, ('disc',), (), size, (), ()));"
+        "samples.batch(samples.batches[0]); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_clients_go_before_the_next_batch_of_the_overview(monkeypatch):

@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from findtta.data.arrays import ArrayDataset
 from findtta.data.corrupted import CorruptedDataset
+from findtta.data.corruptions import corrupt
 from findtta.data.dataset import CLEAN, match_classes, split_domain
 from findtta.data.open import load_as_is
 from findtta.data.shapes import Shapes
@@ -110,6 +111,18 @@ class SideBySide:
         }
 
 
+def corrupt_rows(
+    images: Pixels, kinds: Sequence[str], severity: int, seed: int, index: NDArray[np.int64]
+) -> Pixels:
+    """Corrupt each image in its own way, given the index of each in its dataset."""
+    result = np.empty_like(images)
+    for kind in set(kinds):
+        where = np.flatnonzero(np.array(kinds) == kind)
+        # More threads would take cores from the replicas, and torch would be imported to ask how many.
+        result[where] = corrupt(images[where], kind, severity, seed=seed, index=index[where], threads=1)
+    return result
+
+
 def number_groups(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number the groups of every layer (column) from 1, in order of appearance; 0 where there are none."""
     numbers = np.zeros_like(labels)
@@ -165,20 +178,17 @@ class Samples:
             self.labels: NDArray[np.int64] | None = known.labels(CLEAN)
         except InputError:
             self.labels = None
-        self.mixed = CorruptedDataset(clean).pick(severity=SEVERITY)
-        order = CrossMix().arrange(self.mixed, min(BATCH, settings.max_batch), seed=0)
+        mixed = CorruptedDataset(clean).pick(severity=SEVERITY)
+        order = CrossMix().arrange(mixed, min(BATCH, settings.max_batch), seed=0)
         self.domains, self.rows = order.domain_ids, order.rows
+        self.kinds = [split_domain(mixed.domains[number])[0] for number in order.domain_ids]
         ends = order.sizes.cumsum()
         self.batches = [slice(end - size, end) for size, end in zip(order.sizes, ends, strict=True)]
 
     def batch(self, where: slice) -> Pixels:
         """Make the images of a mixed batch."""
-        return self.mixed.batch(self.domains[where], self.rows[where])[0]
-
-    def about(self, where: slice) -> tuple[list[str], list[str]]:
-        """Return the names and the corruptions of a mixed batch."""
-        kinds = [split_domain(domain)[0] for domain in self.mixed.domains]
-        return [self.names[row] for row in self.rows[where]], [kinds[number] for number in self.domains[where]]
+        rows = self.rows[where]
+        return corrupt_rows(self.images[rows], self.kinds[where], SEVERITY, 0, rows)
 
 
 class Overview:
@@ -229,8 +239,8 @@ class Overview:
         if not self._mixed:
             return None
         where = self.samples.batches[0]
-        names, corruptions = self.samples.about(where)
-        shown = self._side.describe(names, corruptions, self.samples.batch(where), self._mixed[0])
+        names = [self.samples.names[row] for row in self.samples.rows[where]]
+        shown = self._side.describe(names, self.samples.kinds[where], self.samples.batch(where), self._mixed[0])
         for image, row in zip(shown["images"], self.samples.rows[where], strict=True):
             image["truth"] = None if self.samples.labels is None else self.samples.classes[row]
         return shown

@@ -15,14 +15,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from findtta.data.corruptions import corrupt
 from findtta.data.dataset import MAIN_CORRUPTIONS, SEVERITIES
 from findtta.data.randomness import sample_keys
 from findtta.errors import FindTTAError
 from findtta.images import Pixels
 from findtta.options import require_known
 from findtta.serve.engine import Unavailable
-from findtta.serve.overview import Overview, SideBySide, png_url
+from findtta.serve.overview import Overview, SideBySide, corrupt_rows, png_url
 from findtta.serve.requests import (
     RequestError,
     busy,
@@ -86,11 +85,7 @@ def corrupt_each(images: Pixels, corruption: str, severity: int, seed: int) -> t
     if severity == 0 or corruption == NONE:
         return images, [NONE] * len(images)
     names = mixture(len(images), seed) if corruption == MIXED else [corruption] * len(images)
-    result = np.empty_like(images)
-    for name in set(names):
-        rows = np.flatnonzero(np.array(names) == name)
-        result[rows] = corrupt(images[rows], name, severity, seed=seed, index=rows)
-    return result, names
+    return corrupt_rows(images, names, severity, seed, np.arange(len(images))), names
 
 
 def compare_routes(
