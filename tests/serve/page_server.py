@@ -1,4 +1,4 @@
-"""The HTTP side of the server in a thread, with no model or one of this process."""
+"""The HTTP side of the server in a thread, with a model of this process."""
 
 import asyncio
 import threading
@@ -8,33 +8,37 @@ from contextlib import contextmanager
 import uvicorn
 
 from findtta.serve.app import Frontend
-from findtta.serve.engine import Description
+from findtta.serve.engine import Description, Replica
 from findtta.serve.telemetry import Telemetry
 
 
-class NoModel:
-    healthy, failed = True, False
-
-    async def predict(self, images, choice=None):
-        raise AssertionError("the page compares; it does not ask for predictions")
-
-
 class Here:
-    """Predicts in a thread of this process."""
+    """Predicts in threads of this process, one batch at a time."""
 
     healthy, failed = True, False
 
-    def __init__(self, predictor):
-        self._predictor = predictor
+    def __init__(self, model):
+        self._model, self._lock = model, threading.Lock()
 
     async def predict(self, images, choice=None):
-        return await asyncio.to_thread(self._predictor, images)
+        return await asyncio.to_thread(self._predict, images, *([] if choice is None else [choice]))
+
+    def _predict(self, *batch):
+        with self._lock:
+            return self._model(*batch)
+
+
+def frontend(settings, engine=None):
+    if engine is None:
+        replica = Replica(settings)
+        engine, description = Here(replica), replica.description
+    else:
+        description = Description.of(settings, settings.predictor())
+    return Frontend(settings, description, engine, Telemetry(description.layers, description.labels))
 
 
 def app(settings, engine=None):
-    description = Description.of(settings, settings.predictor())
-    telemetry = Telemetry(description.layers, description.labels)
-    return Frontend(settings, description, engine or NoModel(), telemetry).app
+    return frontend(settings, engine).app
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import browser
 from findtta.cli import main as command
 from findtta.data.shapes import draw
 from findtta.images import read_image
-from findtta.serve import Settings
+from findtta.serve import Settings, overview
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +35,12 @@ def chromium():
 def address(chromium):
     with page_server.serving(Settings()) as address:
         yield address
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Servers of a test's own have one batch in their overview."""
+    monkeypatch.setattr(overview, "IMAGES", 4)
 
 
 @pytest.fixture
@@ -59,27 +65,77 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_an_empty_page_says_what_to_do(page, address):
-    page.visit(address)
-    page.until("!document.getElementById('start').disabled")
-    assert "No images yet" in page.text("#empty")
-    assert page.text("#start") == "Start with 32 samples"
+def test_the_page_opens_with_several_hundred_samples_classified(page, address):
+    page.overview(address)
+    assert "What shapes-resnet26 predicts as it was trained, and what FIND makes" in page.text("header")
+    report = page.value("fetch('v1/overview').then(response => response.json())")
+    counts = [entry["mixed"]["correct"] for entry in report["methods"]]
+    assert page.text("#overview-title") == "Overview: 480 corrupted samples"
+    assert f"FIND classifies {counts[1]} of 480 samples correctly, the source model {counts[0]}:" in page.text(
+        "#overview-text"
+    )
+    assert page.texts(".method h3") == ["Source ", "FIND served", "find-soft ", "Without corruption"]
+    assert page.texts(".method .big")[:3] == [f"{100 * count / 480:.1f}%" for count in counts]
+    assert [text.split(" correct")[0] for text in page.texts(".method .scale + p")] == [
+        *(f"{count} of 480" for count in counts),
+        f"{report['methods'][0]['clean']['correct']} of 32",
+    ]
+    assert len(page.texts(".prediction")) == 64  # the first batch
+    assert page.visible(".prediction") == 24
+    assert "64 images, 15 corruptions at severity 5." in page.text("#status")
+    assert page.visible(".prediction .remove, #alert, #key, #progress, #few, #waiting") == 0
+    assert page.visible("#by-layer .band") == page.visible("#over-time .band") == 1
     assert page.visible("#samples button") == 32
-    assert page.visible("#predictions, #groups, #drift, #alert, #key, #parts, #busy") == 0
     assert len(page.texts("#corruption option")) == 16
-    assert "predictions of shapes-resnet26, and how FIND predicts" in page.text("header")
+    page.click("#show-all")
+    assert page.visible(".prediction") == 64
+    page.set("severity", 0)  # of the samples, since no images are chosen
+    page.settle(32)
+    assert page.visible("#few") == 1
+    page.click("#remove-all")
+    page.settle(64)
 
 
-def test_samples_are_answered_marked_and_counted(started):
-    for kind in ("source", "find"):
+def test_the_page_shows_what_is_there_while_the_overview_is_computed(page, address):
+    page.overview(address)
+    part = {
+        "status": "computing",
+        "samples": 64,
+        "of": 480,
+        "images": 32,
+        "severity": 5,
+        "model": "m",
+        "method": "find",
+    }
+    accuracy, difference = ({"mean": mean, "low": mean - 9, "high": mean + 9} for mean in (50.0, 3.0))
+    numbers = {"samples": 64, "correct": 32, "accuracy": accuracy, "difference": difference}
+    methods = [{"method": name, "mixed": numbers, "clean": numbers} for name in ("source", "find")]
+    begun = {**part, "samples": 0, "labelled": True, "methods": [], "drift": None}
+    given = [begun, {**begun, "samples": 64, "methods": methods}]
+    page.tab.route(
+        "**/v1/overview", lambda route: route.fulfill(json=given.pop(0)) if given else route.continue_()
+    )
+    page.visit(address)
+    page.until("document.getElementById('progress-text').textContent === '0 of 480 classified so far'")
+    assert page.visible("#waiting") == 1
+    page.until("document.getElementById('progress-text').textContent === '64 of 480 classified so far'")
+    assert "no clear difference (95% interval \N{MINUS SIGN}6.0 to +12.0)" in page.text("#overview-text")
+    page.until("document.querySelectorAll('.method').length === 4")
+    page.settle(64)
+    assert page.visible("#progress") == 0
+
+
+def test_samples_are_classified_marked_and_counted(started):
+    for kind in ("source", "served", "other"):
         marks = started.texts(f".verdict.{kind} .mark")
         correct = marks.count("✓ correct")
         assert correct + marks.count("✗ wrong") == 32
         assert started.texts(f".total.{kind} dd") == [f"{correct} of 32"]
-        assert f"{correct}" in started.text("#status")
+        assert f" {correct}" in started.text("#status")
     assert "15 corruptions at severity 5" in started.text("#status")
     widths = started.value(
-        "[...document.querySelectorAll('.verdict')].map(row => [row.querySelector('.percent').textContent,"
+        "[...document.querySelectorAll('.verdict')].filter(row => row.checkVisibility())"
+        ".map(row => [row.querySelector('.percent').textContent,"
         "getComputedStyle(row.querySelector('.bar'), '::before').width,"
         "row.querySelector('.bar').clientWidth])"
     )
@@ -97,7 +153,7 @@ def test_moving_the_slider_changes_images_and_answers(started):
     assert len(after) == 32
     assert all(one != other for one, other in zip(before, after, strict=True))
     assert after == samples  # untouched
-    assert "source 32 of 32" in started.text("#status")
+    assert "Correct of 32: Source 32, " in started.text("#status")
 
 
 def test_many_moves_at_once_ask_the_server_once(started):
@@ -127,9 +183,9 @@ def test_one_corruption_for_all_and_drawing_it_anew(started):
     assert {text.partition(" · ")[0] for text in started.texts(".what p")} == {"gaussian noise"}
 
 
-def test_only_where_the_two_differ(started):
-    differ = started.visible(".prediction.different")
-    assert 0 < differ < 32
+def test_only_where_they_differ(started):
+    differ = len(started.texts(".prediction.different"))
+    assert 0 < differ < 24
     started.click("#only-different")
     assert started.visible(".prediction") == differ
 
@@ -145,21 +201,20 @@ def test_choosing_and_removing_files(page, address, folder):
     page.settle(1)
     assert page.texts(".prediction h3") == ["photo 1.jpg"]
     page.click("#remove-all")
-    page.until("document.getElementById('empty').checkVisibility()")
-    assert page.visible("#predictions, #groups") == 0
+    page.settle(64)  # what the page opened with
 
 
 def test_dropping_a_file_adds_it_to_the_samples(started, folder):
     started.drop(folder / "photo 0.jpg")
     started.settle(33)
-    assert started.texts(".prediction h3")[-1] == "photo 0.jpg"
+    assert started.texts(".prediction h3")[0] == "photo 0.jpg"
     assert "33 images" in started.text("#status")
-    assert "of 32, FIND" in started.text("#status")
+    assert "Correct of 32: Source" in started.text("#status")
 
 
 def test_samples_can_be_picked_one_by_one(page, address):
     page.visit(address)
-    page.until("!document.getElementById('start').disabled")
+    page.until("!document.getElementById('use-all').disabled")
     for number in (3, 5):
         page.click(f"#samples li:nth-child({number}) button")
     page.settle(2)
@@ -221,10 +276,12 @@ def test_photos_get_the_same_pixels_and_predictions_as_from_batch_prediction(pag
     for row, path, probabilities in zip(rows, paths, expected, strict=True):
         sent = base64.b64decode(row["corrupted"].partition(",")[2])
         assert np.array_equal(read_image(sent), read_image(path, preprocessing=preprocess))
-        assert [entry["confidence"] for entry in row["find"]["top"]] == sorted(probabilities)[:-6:-1]
+        assert [entry["confidence"] for entry in row["predictions"]["find"]["top"]] == sorted(probabilities)[
+            :-6:-1
+        ]
 
 
-def test_files_are_sent_in_requests_that_the_server_accepts(chromium, photos, folder):
+def test_files_are_sent_in_requests_that_the_server_accepts(chromium, few, photos, folder):
     sizes = {path.name: path.stat().st_size for path in photos.iterdir()}
     limit = sizes["a.jpg"] + sizes["c.jpg"] + 3000
     large = folder / "large.png"
@@ -274,7 +331,9 @@ def test_groups_are_shown_for_each_layer(started):
     assert started.text("#layer-value").startswith("2 of 27")
 
 
-def test_drift_is_drawn_per_layer_and_over_time(started):
+def test_drift_is_drawn_per_layer_and_over_time(page, address):
+    started = page
+    page.overview(address)
     assert started.visible("#by-layer .dot") == 27
     assert started.visible("#by-layer .before") == 0
     started.set("severity", 0)
@@ -286,6 +345,12 @@ def test_drift_is_drawn_per_layer_and_over_time(started):
         "[...document.querySelectorAll('#over-time .dot')].map(dot => +dot.getAttribute('cy'))"
     )
     assert low < high, "less drift is further down"
+    normal = started.value(
+        "(({y, height}) => [y, y + height])(document.querySelector('#over-time .band').getBBox())"
+    )
+    assert low < normal[0] < high < normal[1], (
+        "clean images are in the band of clean images, corrupted ones above it"
+    )
     started.click("#forget")
     assert started.visible("#over-time .dot") == 1
 
@@ -359,7 +424,7 @@ def test_every_control_has_a_name_for_those_who_listen(started):
     assert started.value("document.getElementById('status').ariaLive") == "polite"
 
 
-def test_a_server_with_a_key_asks_for_it(chromium):
+def test_a_server_with_a_key_asks_for_it(chromium, few):
     with page_server.serving(Settings(api_key="open sesame")) as address, visitor(chromium) as page:
         page.visit(address)
         page.until("document.getElementById('key').checkVisibility()")
@@ -369,19 +434,17 @@ def test_a_server_with_a_key_asks_for_it(chromium):
             page.press("Enter")
             page.until(f"document.querySelector('#{awaited}')?.checkVisibility()")
         assert page.visible("#key, #alert") == 0
-        page.click("#start")
-        page.settle(32)
+        page.settle(60)
         assert page.complaints
         assert [text for text in page.complaints if not text.startswith(f"{REFUSED} 401")] == []
         page.complaints.clear()  # the browser itself reports every 401
 
 
-def test_a_server_that_has_stopped_is_reported(chromium):
+def test_a_server_that_has_stopped_is_reported(chromium, few):
     with visitor(chromium) as page:
         with page_server.serving(Settings()) as address:
-            page.visit(address)
-            page.until("!document.getElementById('start').disabled")
-        page.click("#start")
+            page.overview(address)
+        page.click("#use-all")
         page.until("document.getElementById('alert').checkVisibility()")
         assert page.text("#alert-text") == "The server cannot be reached. Is it still running?"
         assert page.visible("#retry") == 1
@@ -389,7 +452,7 @@ def test_a_server_that_has_stopped_is_reported(chromium):
         page.complaints.clear()  # the browser itself reports the broken connection
 
 
-def test_a_model_of_other_classes_gets_no_marks(chromium, tmp_path):
+def test_a_model_of_other_classes_gets_no_marks(chromium, few, tmp_path):
     model = tmp_path / "letters.py"
     model.write_text(
         "from dataclasses import replace\n"
@@ -401,8 +464,11 @@ def test_a_model_of_other_classes_gets_no_marks(chromium, tmp_path):
     )
     settings = Settings(model=f"{model}:letters", method="tbn")
     with page_server.serving(settings) as address, visitor(chromium) as page:
-        page.start(address)
+        page.overview(address)
         assert page.text("#model") == "letters.py:letters"
+        assert "tbn and the source model agree on" in page.text("#overview-text")
+        assert "--samples FOLDER" in page.text("#overview-note")
+        assert "mean confidence" in page.text(".method.served")
         assert page.texts(".mark") == []
         assert "does not know the classes of the samples" in page.text("#samples-note")
         assert page.text("#no-groups") == "The served method makes no groups."

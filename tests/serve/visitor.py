@@ -6,7 +6,7 @@ import browser
 
 
 class Visitor:
-    """A tab that knows where things are on the page; every wait ends after Playwright's 30 seconds."""
+    """A tab that knows where things are on the page; waits end after Playwright's 30 seconds."""
 
     def __init__(self, tab):
         self.tab = tab
@@ -18,8 +18,19 @@ class Visitor:
     def start(self, address):
         """Open the page, and compare all samples."""
         self.visit(address)
-        self.click("#start")
-        self.settle(32)
+        self.until("document.querySelectorAll('#samples button').length")
+        samples = self.tab.locator("#samples button").count()
+        self.click("#use-all")
+        self.settle(samples)
+
+    def overview(self, address):
+        """Open the page, and wait until its overview is complete and its first batch is shown."""
+        self.visit(address)
+        # A busy machine takes its time for some dozen batches.
+        self.tab.wait_for_function(
+            "() => document.getElementById('overview').ariaBusy === 'false'", timeout=120_000
+        )
+        self.until("document.querySelectorAll('.prediction').length")
 
     def click(self, selector):
         self.tab.click(selector)

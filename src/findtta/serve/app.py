@@ -31,7 +31,8 @@ from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
 from findtta.serve.open_inference import inference_routes
-from findtta.serve.pages import Comparison, add_pages, compare_routes, png_url
+from findtta.serve.overview import Overview, SideBySide, png_url
+from findtta.serve.pages import add_pages, compare_routes
 from findtta.serve.requests import (
     OPENAPI,
     Chunks,
@@ -108,6 +109,8 @@ class Frontend:
         if shadow := self.settings.shadow_choice:
             predict = partial(self.engine.predict, choice=shadow, once=True)
             self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
+        self._side = SideBySide(self.settings, self.description, self.engine)
+        self.overview = Overview(self.settings, self._side, lambda: not (self._active or self._draining))
         self.app = self._build()
 
     @property
@@ -282,7 +285,7 @@ class Frontend:
             app.get(path, response_class=Response)(endpoint)
         app.include_router(method_routes(self))
         app.include_router(inference_routes(self))
-        app.include_router(compare_routes(self.settings, Comparison(self.settings)))
+        app.include_router(compare_routes(self.settings, self._side, self.overview, self._accepted))
         add_pages(app)
         return Guard(app, self.settings, self.telemetry)
 

@@ -39,6 +39,7 @@ def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready:
         def ready(url: str) -> None:
             on_ready(url, description, backend.place)
             frontend.watch()
+            frontend.overview.start()
 
         server = _Server(frontend, settings.drain_s, ready)
         await server.serve([listener])

@@ -96,6 +96,9 @@ class Settings(PredictorSettings):
     access_log: str | None = option(
         None, "file that gets a line of JSON for each request; - is stderr", metavar="FILE", shown="no log"
     )
+    samples: str | None = option(
+        None, "folder with a folder of images per class, for the page at /", metavar="FOLDER", shown="drawn shapes"
+    )
     api_key: str | None = field(default=None, repr=False)  # that requests must send; None accepts everybody
 
     def __post_init__(self) -> None:

@@ -32,3 +32,6 @@ export const inWords = (name) => name.replaceAll("_", " ");
 
 /** What people call a method. */
 export const methodName = (name) => ({ source: "Source", find: "FIND", "find-star": "FIND*" })[name] ?? name;
+
+/** The class that gives a method its colour. */
+export const kindOf = (method, served) => (method === served ? "served" : method === "source" ? "source" : "other");

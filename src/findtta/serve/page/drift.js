@@ -9,6 +9,13 @@ const MARGIN = { top: 12, right: 12, bottom: 34, left: 46 };
 
 let batches = [];
 let counted = 0;
+let normal = null; // {mean, layers}: between which values the drift of clean samples is
+
+/** Take note of what is normal, and draw. */
+export function noteNormal(drift) {
+  normal = drift;
+  showDrift();
+}
 
 /** Take note of a batch, and draw. */
 export function noteBatch(result, severity) {
@@ -43,7 +50,8 @@ export function showDrift() {
 function layerChart(width) {
   const now = batches.at(-1);
   const before = batches.slice(-1 - BEHIND, -1).filter((batch) => batch.drifts.length === now.drifts.length);
-  const positive = [...before, now].flatMap((batch) => batch.drifts).filter((value) => value > 0);
+  const band = normal?.layers.length === now.drifts.length ? normal.layers : [];
+  const positive = [...before.map((batch) => batch.drifts), now.drifts, ...band].flat().filter((value) => value > 0);
   const low = 10 ** Math.floor(Math.log10(Math.min(...positive, 1)));
   const high = Math.max(...positive, 10 * low) * 1.1;
   const y = scale(Math.log(low), Math.log(high), HEIGHT - MARGIN.bottom, MARGIN.top);
@@ -55,6 +63,9 @@ function layerChart(width) {
       .filter(([, value]) => value !== null)
       .map(([at, value], index) => `${index ? "L" : "M"}${at.toFixed(1)} ${height(value).toFixed(1)}`)
       .join("");
+  const known = band.map(([low, high], index) => [x(index + 1), low, high]).filter(([, value]) => value !== null);
+  const edge = (side) => known.map((point) => `${point[0].toFixed(1)} ${height(point[side]).toFixed(1)}`);
+  const area = known.length ? draw("path", { class: "band", d: `M${[...edge(2), ...edge(1).reverse()].join("L")}Z` }) : null;
   const dots = now.drifts.map((value, index) =>
     value === null
       ? null
@@ -67,10 +78,12 @@ function layerChart(width) {
   const peak = now.drifts.reduce((best, value, index) => (value > (now.drifts[best] ?? -1) ? index : best), 0);
   const words =
     `Drift of ${now.drifts.length} layers, now ${now.named}: ` +
-    `mean ${now.mean.toPrecision(2)}, most in ${now.names[peak]}.`;
+    `mean ${now.mean.toPrecision(2)}, most in ${now.names[peak]}.` +
+    (normal ? ` Clean samples: mean ${normalMean()}.` : "");
   return chart(
     width,
     words,
+    area,
     ...rows(logTicks(low, high), height, width),
     ...columns(wholeTicks(1, now.drifts.length, width), x),
     title("layer, first to last", width),
@@ -80,8 +93,11 @@ function layerChart(width) {
   );
 }
 
+const normalMean = () => normal.mean.map((value) => value?.toPrecision(2)).join(" to ");
+
 function timeChart(width) {
-  const top = Math.max(...batches.map((batch) => batch.mean)) * 1.15 || 1;
+  const band = normal?.mean.includes(null) ? null : normal?.mean;
+  const top = Math.max(...batches.map((batch) => batch.mean), ...(band ?? [])) * 1.15 || 1;
   const y = scale(0, top, HEIGHT - MARGIN.bottom, MARGIN.top);
   const [first, last] = [batches[0].number, batches.at(-1).number];
   const x = scale(first, Math.max(first + 1, last), MARGIN.left + 8, width - MARGIN.right - 8);
@@ -93,11 +109,14 @@ function timeChart(width) {
       draw("title", {}, `batch ${batch.number} (${batch.named}): ${batch.mean.toPrecision(3)}`),
     ),
   );
+  const [left, right] = [MARGIN.left, width - MARGIN.right];
+  const area = band && draw("path", { class: "band", d: `M${left} ${y(band[0])}H${right}V${y(band[1])}H${left}Z` });
   const now = batches.at(-1);
   const words = `Mean drift of ${batches.length} batches, the last ${now.mean.toPrecision(2)} (${now.named}).`;
   return chart(
     width,
     words,
+    area,
     ...rows(evenTicks(top), y, width),
     ...columns(wholeTicks(first, last, width), x),
     title("batch", width),

@@ -55,8 +55,8 @@ const thumbnail = (image) =>
     src: image.corrupted,
     alt: image.name,
     title: `${image.name}, ${image.corruption}`,
-    width: 36,
-    height: 36,
+    width: 44,
+    height: 44,
   });
 
 function matrix(result) {

@@ -1,16 +1,20 @@
 /** The page at /: which images, corrupted how, and what to show of the result. */
 
 import { Problem, ask, useKey } from "./api.js";
-import { showOnlyDifferent, showPredictions, summary } from "./predictions.js";
-import { byId, inWords, make, methodName, plural } from "./dom.js";
-import { forgetBatches, noteBatch, showDrift } from "./drift.js";
+import { showAllCards, showCards, showPredictions, summary } from "./predictions.js";
+import { byId, inWords, make, methodName } from "./dom.js";
+import { forgetBatches, noteBatch, noteNormal, showDrift } from "./drift.js";
 import { isReadable, largestFile, readFiles } from "./files.js";
 import { showGroups, showLayer } from "./groups.js";
+import { showOverview } from "./overview.js";
 
 const PAUSE = 150; // milliseconds without a change before the server is asked
+const POLL = 500; // milliseconds until the server is asked again for its overview
 
-/** Every image: {name, data, label}, where the label is null unless it is a sample. */
+/** Every image: {name, data, label}, where the label is null unless it is a sample. None shows the overview's. */
 let images = [];
+let first = null; // the first batch of the overview
+let severityOfFirst = 0;
 let samples = [];
 let limits = null; // of the server, as /v1/info and /v1/samples tell them
 let haveLimits; // ends the wait of files that came before them
@@ -56,7 +60,9 @@ async function compare() {
       seed,
     });
     // Meanwhile images may have come or gone; a result that does not fit is not shown.
-    if (wanted === images) show(result, wanted, severity);
+    if (wanted !== images) return;
+    show(result, wanted, severity);
+    noteBatch(result, severity);
   } catch (problem) {
     explain(problem, soon);
   } finally {
@@ -66,24 +72,53 @@ async function compare() {
   }
 }
 
-function show(result, shown, severity) {
-  byId("empty").hidden = true;
+function show(result, shown, severity, remove = (image) => setImages(images.filter((other) => other !== image))) {
+  byId("waiting").hidden = true;
   for (const id of ["predictions", "groups", "parts"]) byId(id).hidden = false;
-  const unknown = shown.some((image) => image.label !== null && !result.labels.includes(image.label));
-  const note = byId("samples-note");
-  note.hidden = !unknown;
-  note.textContent = "This model does not know the classes of the samples, so nothing is marked correct or wrong.";
   byId("status").textContent = summary(result, shown, severity);
-  showPredictions(result, shown, (image) => setImages(images.filter((other) => other !== image)));
+  byId("few").hidden = result === first || shown.every((image) => image.label === null);
+  byId("from-overview").hidden = result !== first;
+  showPredictions(result, shown, remove);
   showGroups(result);
-  noteBatch(result, severity);
 }
 
+/** Without images of the visitor, the first batch of the overview is shown. */
 function showNothing() {
   showBusy();
-  byId("empty").hidden = false;
+  if (first) {
+    const shown = first.images.map(({ name, truth }) => ({ name, label: truth }));
+    return show(first, shown, severityOfFirst, null);
+  }
+  byId("waiting").hidden = false;
   for (const id of ["predictions", "groups", "parts"]) byId(id).hidden = true;
   byId("status").textContent = "";
+}
+
+/** Show the overview as far as it is there, and ask again until it is complete. */
+async function watchOverview() {
+  try {
+    const report = await ask("v1/overview");
+    showOverview(report);
+    noteNormal(report.drift);
+    byId("waiting").textContent =
+      report.status === "failed" ? "There are no samples to show. Choose images of your own." : "Classifying the first samples …";
+    if (report.samples && !first) await loadFirst(report.severity);
+    if (report.status === "computing" || (report.samples && !first)) setTimeout(watchOverview, POLL);
+  } catch (problem) {
+    explain(problem, watchOverview);
+  }
+}
+
+async function loadFirst(severity) {
+  try {
+    first = await ask("v1/overview/batch");
+  } catch (problem) {
+    if (problem.passing) return; // it is asked for again
+    throw problem;
+  }
+  severityOfFirst = severity;
+  noteBatch(first, severity);
+  if (!images.length) showNothing();
 }
 
 function showBusy() {
@@ -137,7 +172,7 @@ async function addFiles(files) {
     const left = fitting.length - faults.length - kept.length;
     if (left) told.push(`${mostImages()}; the last ${left} are left out.`);
     if (told.length) warn(told.join(" "));
-    if (kept.length) setImages([...images, ...kept]);
+    if (kept.length) setImages([...kept, ...images]); // where they are seen at once
   } catch (problem) {
     explain(problem, () => addFiles(files));
   } finally {
@@ -178,6 +213,7 @@ async function load() {
     limits = { ...info.limits, ...offered.limits };
     haveLimits();
     prepare(offered, kinds);
+    watchOverview();
   } catch (problem) {
     if (problem.status === 401) askForKey();
     else warn(problem.message, { retry: load });
@@ -185,19 +221,20 @@ async function load() {
 }
 
 function prepare(offered, kinds) {
-  samples = offered.samples;
+  samples = offered.samples.map((sample) => ({ ...sample, label: offered.labelled ? sample.label : null }));
+  byId("samples-note").hidden = offered.labelled;
   byId("model").textContent = offered.model;
   byId("method").textContent = methodName(offered.method);
   byId("samples").replaceChildren(...samples.map(sampleButton));
   const select = byId("corruption");
   while (select.options.length > 1) select.remove(1);
   select.append(...kinds.corruptions.map((name) => make("option", { value: name }, inWords(name))));
-  byId("start").textContent = `Start with ${plural(samples.length, "sample")}`;
-  byId("use-all").disabled = byId("start").disabled = !samples.length;
+  byId("use-all").textContent = `Use all ${samples.length}`;
+  byId("use-all").disabled = !samples.length;
 }
 
 function sampleButton(sample, index) {
-  const image = make("img", { src: sample.data, alt: sample.name, width: 33, height: 33 });
+  const image = make("img", { src: sample.data, alt: sample.name, width: 32, height: 32 });
   const attributes = { type: "button", "aria-pressed": "false", "data-index": index, title: sample.name };
   return make("li", {}, make("button", { ...attributes, onclick: () => toggleSample(sample) }, image));
 }
@@ -227,18 +264,21 @@ function listenToFiles() {
 }
 
 function listenToControls() {
+  // Corruptions are for the images of the visitor: the samples, if there are none.
+  const corruptAnew = () => (images.length || !samples.length ? soon() : useSamples(samples));
   byId("severity").addEventListener("input", (event) => {
     byId("severity-value").textContent = event.target.value;
-    soon();
+    corruptAnew();
   });
-  byId("corruption").addEventListener("change", soon);
+  byId("corruption").addEventListener("change", corruptAnew);
   byId("again").addEventListener("click", () => {
     seed += 1;
-    soon();
+    corruptAnew();
   });
-  for (const id of ["start", "use-all"]) byId(id).addEventListener("click", () => useSamples(samples));
+  byId("use-all").addEventListener("click", () => useSamples(samples));
   byId("remove-all").addEventListener("click", () => setImages([]));
-  byId("only-different").addEventListener("change", showOnlyDifferent);
+  byId("only-different").addEventListener("change", showCards);
+  byId("show-all").addEventListener("click", showAllCards);
   byId("layer").addEventListener("input", showLayer);
   byId("forget").addEventListener("click", forgetBatches);
   byId("dismiss").addEventListener("click", () => {

@@ -1,138 +1,136 @@
-/** The predictions: how many are correct, and a card for each image. */
+/** The predictions for one batch: how many are correct, and a card for each image. */
 
-import { byId, inWords, make, methodName, plural, spoken } from "./dom.js";
+import { byId, inWords, kindOf, make, methodName, plural, spoken } from "./dom.js";
+
+const SHOWN = 24; // cards, unless all are asked for
 
 const percent = (share) => (share === null ? "unknown" : `${Math.round(100 * share)}%`);
 
-/** Draw the totals and the cards. */
+let all = false; // whether all cards are shown
+
+/** Draw the totals and the cards; images can be removed if there is a function for it. */
 export function showPredictions(result, images, remove) {
-  const rows = result.images.map((row, index) => ({ ...row, ...truth(images[index], row, result.labels) }));
-  const method = methodName(result.method);
-  byId("totals").replaceChildren(...totals(rows, method));
-  byId("cards").replaceChildren(...rows.map((row, index) => card(row, method, () => remove(images[index]))));
-  showOnlyDifferent();
+  const rows = judged(result, images);
+  byId("totals").replaceChildren(...totals(rows, result));
+  byId("cards").replaceChildren(...rows.map((row, index) => card(row, result, remove && (() => remove(images[index])))));
+  showCards();
 }
 
-/** Hide the cards on which both agree, if that is wanted. */
-export function showOnlyDifferent() {
+/** Show the first cards, of all or of those on which methods differ. */
+export function showCards() {
   const only = byId("only-different").checked;
   const cards = [...byId("cards").children];
-  for (const card of cards) card.hidden = only && !card.classList.contains("different");
-  byId("none-different").hidden = cards.some((card) => !card.hidden);
+  const wanted = cards.filter((card) => !only || card.classList.contains("different"));
+  const shown = new Set(all ? wanted : wanted.slice(0, SHOWN));
+  for (const card of cards) card.hidden = !shown.has(card);
+  byId("none-different").hidden = wanted.length > 0;
+  const left = wanted.length - shown.size;
+  byId("show-all").hidden = !left;
+  byId("show-all").textContent = `Show ${left} more`;
+}
+
+export function showAllCards() {
+  all = true;
+  showCards();
 }
 
 /** Say in one sentence what came out. */
 export function summary(result, images, severity) {
-  const rows = result.images.map((row, index) => truth(images[index], row, result.labels));
   const kinds = new Set(result.images.map((image) => image.corruption));
   const [kind] = kinds;
   const what =
     kind === "none"
       ? "not corrupted"
       : `${kinds.size > 1 ? plural(kinds.size, "corruption") : inWords(kind)} at severity ${severity}`;
-  const known = rows.filter((row) => row.known);
-  const correct = known.length
-    ? ` Correct: source ${known.filter((row) => row.sourceCorrect).length} of ${known.length}, ` +
-      `${methodName(result.method)} ${known.filter((row) => row.findCorrect).length}.`
-    : "";
-  return `${plural(rows.length, "image")}, ${what}.${correct}`;
+  const known = judged(result, images).filter((row) => row.known);
+  const counts = result.methods.map((method) => `${methodName(method)} ${correct(known, method)}`);
+  const correctly = known.length ? ` Correct of ${known.length}: ${counts.join(", ")}.` : "";
+  return `${plural(images.length, "image")}, ${what}.${correctly}`;
 }
 
-function truth(image, row, labels) {
-  const known = image.label !== null && labels.includes(image.label);
-  return {
-    truth: image.label,
-    known,
-    sourceCorrect: known && row.source.label === image.label,
-    findCorrect: known && row.find.label === image.label,
-    different: row.source.label !== row.find.label,
-  };
+function judged(result, images) {
+  return result.images.map((row, index) => {
+    const truth = images[index].label;
+    const labels = result.methods.map((method) => row.predictions[method].label);
+    return { ...row, truth, known: truth !== null, different: new Set(labels).size > 1 };
+  });
 }
 
-function totals(rows, method) {
+const isCorrect = (row, method) => row.predictions[method].label === row.truth;
+const correct = (known, method) => known.filter((row) => isCorrect(row, method)).length;
+
+function totals(rows, result) {
   const known = rows.filter((row) => row.known);
-  if (!known.length) {
-    const different = rows.filter((row) => row.different).length;
-    return [total("Different labels", `${different} of ${rows.length}`, different / rows.length, "plain")];
-  }
-  const count = (test) => known.filter(test).length;
-  const source = count((row) => row.sourceCorrect);
-  const find = count((row) => row.findCorrect);
-  const gained = count((row) => row.findCorrect && !row.sourceCorrect);
-  const lost = count((row) => row.sourceCorrect && !row.findCorrect);
+  const different = rows.filter((row) => row.different).length;
+  const counts = known.length ? result.methods : [];
   return [
-    total("Source, correct", `${source} of ${known.length}`, source / known.length, "source"),
-    total(`${method}, correct`, `${find} of ${known.length}`, find / known.length, "find"),
-    total(`Changed by ${method}`, `${gained} gained, ${lost} lost`, null, "plain"),
+    ...counts.map((method) => {
+      const count = correct(known, method);
+      const kind = kindOf(method, result.method);
+      return total(`${methodName(method)}, correct`, `${count} of ${known.length}`, count / known.length, kind);
+    }),
+    total("Different labels", `${different} of ${rows.length}`, different / rows.length, "plain"),
   ];
 }
 
 function total(name, value, share, kind) {
-  return make(
-    "div",
-    { class: `total ${kind}` },
-    make("dt", {}, name),
-    make("dd", {}, value, share === null ? null : bar(share)),
-  );
+  return make("div", { class: `total ${kind}` }, make("dt", {}, name), make("dd", {}, value, bar(share)));
 }
 
 const bar = (share) => make("span", { class: "bar", "aria-hidden": "true", "--share": share ?? 0 });
 
-function card(row, method, remove) {
+function card(row, result, remove) {
   const kind = inWords(row.corruption === "none" ? "not corrupted" : row.corruption);
   const drift = row.drift === null ? "" : ` · drift ${row.drift.toPrecision(2)}`;
+  const close = { type: "button", class: "remove", "aria-label": `Remove ${row.name}`, title: "Remove", onclick: remove };
   return make(
     "li",
     { class: row.different ? "prediction different" : "prediction" },
-    make("img", { src: row.corrupted, alt: `${row.name}, ${kind}`, width: 96, height: 96 }),
+    make("img", { src: row.corrupted, alt: `${row.name}, ${kind}`, width: 160, height: 160 }),
     make("div", { class: "what" }, make("h3", { title: row.name }, row.name), make("p", {}, `${kind}${drift}`)),
-    make(
-      "div",
-      { class: "verdicts" },
-      verdict("Source", row.source, row.known, row.sourceCorrect, "source"),
-      verdict(method, row.find, row.known, row.findCorrect, "find"),
-      more(row, method),
-    ),
-    make(
-      "button",
-      { type: "button", class: "remove", "aria-label": `Remove ${row.name}`, title: "Remove", onclick: remove },
-      "×",
-    ),
+    make("div", { class: "verdicts" }, ...result.methods.map((method) => verdict(method, row, result)), more(row, result)),
+    remove ? make("button", close, "×") : null,
   );
 }
 
-function verdict(who, prediction, known, correct, kind) {
-  const mark = known
+function verdict(method, row, result) {
+  const prediction = row.predictions[method];
+  const right = isCorrect(row, method);
+  const mark = row.known
     ? make(
         "span",
-        { class: correct ? "mark correct" : "mark wrong" },
-        make("span", { "aria-hidden": "true" }, correct ? "✓" : "✗"),
-        spoken(correct ? " correct" : " wrong"),
+        { class: right ? "mark correct" : "mark wrong" },
+        make("span", { "aria-hidden": "true" }, right ? "✓" : "✗"),
+        spoken(right ? " correct" : " wrong"),
       )
-    : null;
+    : make("span");
   return make(
     "div",
-    { class: `verdict ${kind}` },
-    make("span", { class: "who" }, who),
+    { class: `verdict ${kindOf(method, result.method)}` },
+    make("span", { class: "who" }, methodName(method)),
     make("span", { class: "label", title: prediction.label }, prediction.label),
-    mark ?? make("span"),
+    mark,
     make("span", { class: "percent" }, percent(prediction.confidence)),
     bar(prediction.confidence),
   );
 }
 
-function more(row, method) {
-  const list = (who, prediction) =>
+function more(row, result) {
+  const list = (method) =>
     make(
       "div",
       {},
-      make("h4", {}, who),
-      make("ol", {}, ...prediction.top.map((entry) => make("li", {}, `${entry.label} ${percent(entry.confidence)}`))),
+      make("h4", {}, methodName(method)),
+      make(
+        "ol",
+        {},
+        ...row.predictions[method].top.map((entry) => make("li", {}, `${entry.label} ${percent(entry.confidence)}`)),
+      ),
     );
   return make(
     "details",
     {},
     make("summary", {}, "more", spoken(` about ${row.name}`)),
-    make("div", { class: "tops" }, list("Source", row.source), list(method, row.find)),
+    make("div", { class: "tops" }, ...result.methods.map(list)),
   );
 }
