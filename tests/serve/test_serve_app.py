@@ -496,7 +496,7 @@ def test_the_access_log_has_a_line_per_request_with_its_batch():
 
     async def main():
         telemetry = Telemetry(DESCRIPTION.layers, LABELS, access_log=log)
-        app = Frontend(changed(wait_ms=200), DESCRIPTION, Engine(), telemetry).app
+        app = Frontend(changed(wait_ms=10_000, max_batch=3), DESCRIPTION, Engine(), telemetry).app
         requests = [
             ask(app, "POST", "/v1/predict", png(value), {**PNG, "X-Request-ID": f"mine-{value}"})
             for value in range(3)
