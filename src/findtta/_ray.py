@@ -33,7 +33,7 @@ def start_ray(address: str | None, *, num_cpus: int, **local: Any) -> Any:
         # Ray lowers the priority of its workers unless told otherwise.
         with environment(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0"), ignore_sigint():
             ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises all kinds, also for a machine that is too busy
         where = "on this machine" if address is None else f"at {address!r}"
         raise OptionError(f"ray_address: Ray {where} cannot be used ({worker_error(error)}).") from error
     return ray
