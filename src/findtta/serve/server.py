@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TextIO
 
 import uvicorn
+from uvicorn.loops.auto import auto_loop_factory
 
 from findtta.errors import OptionError
 from findtta.serve import OnReady
@@ -45,8 +46,9 @@ def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready:
         await server.serve([listener])
         return not server.force_exit
 
-    with access_log_of(settings.access_log) as access_log:
-        return asyncio.run(main(access_log))
+    loop = asyncio.Runner(loop_factory=auto_loop_factory())  # uvloop, where there is one
+    with access_log_of(settings.access_log) as access_log, loop:
+        return loop.run(main(access_log))
 
 
 def engine_of(
