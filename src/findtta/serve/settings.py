@@ -113,7 +113,7 @@ class Settings(PredictorSettings):
         only = {"ray": ("ray_address", "max_replicas"), "embedded": ("shadow", "clean_images")}
         for executor, names in only.items():
             for name in names:
-                if getattr(self, name) is not None and self.kind != executor:
+                if getattr(self, name) not in (None, "none") and self.kind != executor:
                     raise OptionError(f"{name} is for the executor {executor!r}, but executor is {self.kind!r}.")
 
     @property
