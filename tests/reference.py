@@ -80,22 +80,53 @@ def mean_and_variance(values: list[float]) -> tuple[float, float]:
     return mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
 
 
-def group_moments(features: Tensor, labels: list[int]) -> tuple[Tensor, Tensor]:
-    """Equation 4, for each sample the moments of its group, ``(B, C)``."""
+def group_moments(
+    features: Tensor, labels: list[int], estimator: str = "biased", eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """Equation 4, for each sample the moments of its group, ``(B, C)``; or another estimator of the variance."""
     values = positions(features)
     mean, variance = torch.zeros(2, len(values), len(values[0]), dtype=torch.float64)
     for label in set(labels):
         members = [i for i, other in enumerate(labels) if other == label]
         for c in range(len(values[0])):
-            moments = mean_and_variance([value for i in members for value in values[i][c]])
+            moments = ESTIMATORS[estimator]([values[i][c] for i in members], eps)
             for i in members:
                 mean[i, c], variance[i, c] = moments
     return mean, variance
 
 
-def batch_moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel over the whole batch, ``(C,)``."""
-    mean, variance = group_moments(features, [0] * len(features))
+def biased_moments(samples: list[list[float]], eps: float) -> tuple[float, float]:
+    """Equation 4."""
+    return mean_and_variance([value for sample in samples for value in sample])
+
+
+def unbiased_moments(samples: list[list[float]], eps: float) -> tuple[float, float]:
+    """What the authors' code of 2024 computes, and 0 for a single value."""
+    values = [value for sample in samples for value in sample]
+    mean = math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
+
+
+def instance_unbiased_moments(samples: list[list[float]], eps: float) -> tuple[float, float]:
+    """What the authors' code of 2025 computes, and 0 for the variance of a single value."""
+    means, variances = zip(*(unbiased_moments([sample], eps) for sample in samples), strict=True)
+    size = len(samples) + eps
+    mean = math.fsum(means) / size
+    within = math.fsum(variances) / size
+    between = math.fsum((one - mean) ** 2 for one in means) / size
+    return mean, within + between
+
+
+ESTIMATORS = {
+    "biased": biased_moments,
+    "unbiased": unbiased_moments,
+    "instance-unbiased": instance_unbiased_moments,
+}
+
+
+def batch_moments(features: Tensor, estimator: str = "biased") -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel over the whole batch, ``(C,)``."""
+    mean, variance = group_moments(features, [0] * len(features), estimator)
     return mean[0], variance[0]
 
 
@@ -111,13 +142,20 @@ def normalize(features: Tensor, mean: Tensor, variance: Tensor, norm: nn.Module)
     return result
 
 
-def fabn(features: Tensor, norm: nn.Module, alpha: float = 0.8, labels: list[int] | None = None) -> Tensor:
+def fabn(
+    features: Tensor,
+    norm: nn.Module,
+    alpha: float = 0.8,
+    labels: list[int] | None = None,
+    estimator: str = "biased",
+) -> Tensor:
     """Equations 1 to 7 in float64: what FIND makes of the input of the BatchNorm layer ``norm``."""
     if norm.running_mean is None:
         source_mean, source_variance = batch_moments(features)
     else:
         source_mean, source_variance = norm.running_mean.double(), norm.running_var.double()
-    mean, variance = group_moments(features, partition(features) if labels is None else labels)
+    labels = partition(features) if labels is None else labels
+    mean, variance = group_moments(features, labels, estimator, norm.eps)
     mean = alpha * source_mean + (1 - alpha) * mean
     variance = alpha * source_variance + (1 - alpha) * variance
     return normalize(features, mean, variance, norm)
@@ -149,15 +187,15 @@ def min_max(scores: list[float]) -> list[float]:
 class ReferenceFABN(nn.Module):
     """Stands in for a BatchNorm layer; collects the score of each batch it sees."""
 
-    def __init__(self, norm: nn.Module, alpha: float = 0.8) -> None:
+    def __init__(self, norm: nn.Module, alpha: float = 0.8, estimator: str = "biased") -> None:
         super().__init__()
-        self.norm, self.alpha = norm, alpha
+        self.norm, self.alpha, self.estimator = norm, alpha, estimator
         self.scores: list[float] = []
 
     def forward(self, features: Tensor) -> Tensor:
         if self.norm.running_mean is not None:
             self.scores.append(score(kl(features, self.norm)))
-        return fabn(features, self.norm, self.alpha).to(features.dtype)
+        return fabn(features, self.norm, self.alpha, estimator=self.estimator).to(features.dtype)
 
 
 # FIND with soft neighbourhoods, which is not of the paper.

@@ -151,6 +151,16 @@ def test_a_layer_called_twice_is_scored_over_all_its_calls():
     assert adapted.report()[0].score == pytest.approx(sum(layer.scores) / 2, rel=1e-5)
 
 
+@pytest.mark.parametrize("variance", reference.ESTIMATORS)
+def test_layers_that_no_longer_split_keep_the_estimator_of_the_variance(variance):
+    norm, batch = filled(nn.BatchNorm2d(4), dtype=torch.float64), randn(6, 4, 2, 2, dtype=torch.float64)
+    adapted = findtta.adapt(norm, "find-star", cold_start=1, threshold=2.0, variance=variance)
+    one_group = [0] * len(batch)
+    assert close(adapted(batch), reference.fabn(batch, norm, estimator=variance), 1e-10)
+    assert not adapted.report()[0].split
+    assert close(adapted(batch), reference.fabn(batch, norm, labels=one_group, estimator=variance), 1e-10)
+
+
 def test_report_shows_score_split_and_groups():
     adapted = star(cold_start=2)
     assert all(layer.score is None and layer.groups is None and layer.split for layer in adapted.report())

@@ -98,13 +98,15 @@ def test_tbn_layer_equals_torch_batch_norm():
     assert close(findtta.adapt(norm, "tbn")(batch), want.detach(), 1e-12)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("alpha", "variance"), [(0.0, "biased"), (0.8, "biased"), (0.5, "unbiased"), (0.5, "instance-unbiased")]
+)
 @pytest.mark.parametrize("net", [TinyNet, PreActivation])
-def test_network_equals_the_network_of_reference_layers(net, alpha):
+def test_network_equals_the_network_of_reference_layers(net, alpha, variance):
     model = filled(net(), dtype=torch.float64)
     adapted, want = (
-        findtta.adapt(model, "find", alpha=alpha),
-        replaced(model, lambda norm: ReferenceFABN(norm, alpha)),
+        findtta.adapt(model, "find", alpha=alpha, variance=variance),
+        replaced(model, lambda norm: ReferenceFABN(norm, alpha, variance)),
     )
     for count in (1, 2, 9):
         batch = images(count, dtype=torch.float64, size=5)

@@ -512,7 +512,7 @@ def _samples_once(subject: Subject) -> None:
     places = np.stack([rounds, stream.domain_ids, stream.rows])
     most = int(np.unique(places, axis=1, return_counts=True)[1].max())
     if most > 1:
-        _broken(f"a sample comes {most} times: declare passes in the Order, or draw without replacement")
+        _broken(f"a sample comes {most} times: declare rounds in the Order, or draw without replacement")
 
 
 @_of(STREAM)

@@ -131,6 +131,20 @@ def test_description_is_read_back(written):
     assert values["findtta.method"] == model.name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("variance", ["unbiased", "instance-unbiased"])
+def test_other_estimators_of_the_variance_are_exported(tmp_path, variance):
+    options = METHODS["find-star"] | {"alpha": 0.5}
+    model = adapted("find-star", variance=variance, **options)
+    assert {layer.split for layer in model.report()} == {True, False}
+    assert export.onnx(model, images(2), tmp_path / "model.onnx").passed
+    batch = images(9, seed=3)
+    batch[4, 1, 2, 2] = math.nan
+    got = torch.from_numpy(export.load(tmp_path / "model.onnx", threads=1)(batch.numpy()))
+    assert close(got, model(batch), 1e-4)
+    assert not close(got[:4], adapted("find-star", **options)(batch)[:4], 1e-4)
+
+
 def test_find_star_exports_its_choice_of_layers(tmp_path):
     model = adapted("find-star")
     split = sum(layer.split for layer in model.report())

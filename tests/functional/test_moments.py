@@ -46,6 +46,31 @@ def test_batch_moments_equal_the_reference(shape):
     assert all(close(a, b, 1e-10) for a, b in zip(got, reference.batch_moments(features), strict=True))
 
 
+@pytest.mark.parametrize("estimator", reference.ESTIMATORS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dense", [True, False])
+def test_every_estimator_of_the_variance_equals_the_reference(monkeypatch, estimator, shape, dense):
+    if not dense:
+        monkeypatch.setattr(moments_module, "DENSE_SAMPLES_CPU", 0)
+    features = 3 + randn(*shape, dtype=torch.float64)
+    moments, positions = instance_moments(features), features[0, 0].numel()
+    labels = torch.arange(len(features)) // 2
+    got = group_moments(*moments, labels, estimator, positions, eps=1e-3)
+    want = reference.group_moments(features, labels.tolist(), estimator, eps=1e-3)
+    assert all(close(a, b, 1e-10) for a, b in zip(got, want, strict=True))
+    got = batch_moments(*moments, estimator, positions)
+    assert all(close(a, b, 1e-10) for a, b in zip(got, reference.batch_moments(features, estimator), strict=True))
+
+
+@pytest.mark.parametrize("estimator", reference.ESTIMATORS)
+def test_a_poisoned_sample_does_not_count_in_any_estimator(estimator):
+    features = randn(5, 3, 4, dtype=torch.float64)
+    want = batch_moments(*instance_moments(without(features, 2)), estimator, positions=4)
+    features[2, 1, 0] = torch.nan
+    got = batch_moments(*instance_moments(features), estimator, positions=4)
+    assert all(close(a, b, 1e-12) for a, b in zip(got, want, strict=True))
+
+
 @given(st.lists(st.integers(0, 9), min_size=10, max_size=10))
 def test_any_labels_give_the_moments_of_their_groups(labels):
     features = randn(10, 3, 4, dtype=torch.float64)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import findtta
 from findtta.functional import partition
-from golden import SETS, Recording, arrays, each_run, optimizer_options, replay
+from golden import F64_TOLERANCE, SETS, Recording, arrays, each_run, optimizer_options, replay
 
 
 @each_run("source")
@@ -175,3 +175,16 @@ def test_partitions_equal_those_of_the_predecessor(name):
     for layer, labels in enumerate(fields["labels"]):
         for means, expected in zip(fields[f"means.{layer}"], labels, strict=True):
             assert same_partition(partition(torch.from_numpy(means)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "batches"), [("C", 1), *(pytest.param(name, None, marks=pytest.mark.slow) for name in SETS)]
+)
+def test_find_with_the_variance_of_the_predecessor_equals_it(name, batches):
+    """The logits of DYN, whose alpha is 0.8 as a float32."""
+    recording = Recording(name, "source", "source", "f64", batches)
+    alpha = float(np.float32(0.8))
+    adapted = findtta.adapt(recording.network(), "find", alpha=alpha, variance="instance-unbiased")
+    logits, _ = replay(adapted, recording.stream())
+    recorded = torch.from_numpy(arrays(name, "dyn")["f64.logits"])[:batches]
+    assert float((logits - recorded).abs().max()) <= F64_TOLERANCE

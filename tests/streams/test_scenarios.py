@@ -12,7 +12,7 @@ from stream_data import LabelsOnly, datasets, equal
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import OptionError
 from findtta.streams import SCENARIOS, make, parse
-from findtta.streams.scenarios import Random, _draw_classes
+from findtta.streams.scenarios import Random, _draw_classes, _sort_into_pieces
 
 batch_sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**32 - 1)
@@ -23,6 +23,7 @@ complete = st.sampled_from(
         ("crossmix", {}),
         ("random", {}),
         *(("wild", {"delta": delta}) for delta in (1e-6, 0.05, 1e6)),
+        *(("wild", {"delta": delta, "variant": "authors"}) for delta in (1e-6, 0.05, 1e6)),
         ("label-sorted", {}),
     ]
 )
@@ -125,6 +126,43 @@ def test_batches_of_shuffle_come_in_another_order_in_random_and_for_each_seed(ot
     assert matched.domain_ids.tolist() != reseeded.domain_ids.tolist()
 
 
+@given(datasets(least_domains=2, least_count=1), batch_sizes, seeds, st.sampled_from([1e-6, 0.1, 1e6]))
+def test_streams_of_the_authors_show_every_sample_once_in_every_pass(dataset, batch_size, seed, delta):
+    assume(len(dataset) >= batch_size)
+    arguments = {"dataset": dataset, "batch_size": batch_size, "seed": seed}
+    shuffled, random = (make(name, variant="authors", **arguments) for name in ("shuffle", "random"))
+    wild = make("wild", variant="authors-random", delta=delta, **arguments)
+    for stream, passes in ((shuffled, 2), (random, 2), (wild, 3)):
+        assert len(stream) == passes * -(-len(dataset) // batch_size)
+        assert all(samples_of(stream, round_) == all_samples(dataset) for round_ in range(passes))
+
+    # In turn a batch of static and one of crossmix; random has the same batches, and wild has them too.
+    parts = make("static", across=True, **arguments), make("crossmix", **arguments)
+    for round_, part in enumerate(parts):
+        assert shuffled.rounds[round_::2].tolist() == [round_] * len(part)
+        for stream in (shuffled, random, wild):
+            of_the_pass = [as_tuples(batch) for batch in stream if batch.round == round_]
+            assert Counter(of_the_pass) == Counter(map(as_tuples, part))
+    assert [as_tuples(batch) for batch in shuffled if batch.round == 0] == list(map(as_tuples, parts[0]))
+
+
+@pytest.mark.parametrize("images", [100, 500, 2000])
+def test_half_of_the_batches_of_the_authors_have_one_domain_but_where_domains_meet(images):
+    dataset = equal(images)
+    batches = -(-15 * images // 64)
+    # Where a domain ends within a batch, the batch has two domains.
+    straddling = sum(end * images % 64 > 0 for end in range(1, 15))
+    for name in ("shuffle", "random"):
+        domains = domains_per_batch(make(name, dataset, variant="authors"))
+        assert (len(domains), (domains == 1).sum(), (domains == 2).sum()) == (
+            2 * batches,
+            batches - straddling,
+            straddling,
+        )
+    orders = {make("random", dataset, variant="authors", seed=seed).rounds.tobytes() for seed in range(3)}
+    assert len(orders) == 3
+
+
 def test_sizes_of_the_benchmark():
     dataset = equal(10_000)
     static = make("static", dataset)
@@ -138,6 +176,8 @@ def test_sizes_of_the_benchmark():
     assert (len(shuffled), shuffled.sizes[-1]) == (2344, 48)
     assert (domains_per_batch(shuffled) == 1).sum() == 1172
     assert len(make("random", dataset)) == len(make("random", dataset, variant="paper")) == 2344
+    authors = make("random", dataset, variant="authors")
+    assert (len(authors), (domains_per_batch(authors) == 2).sum()) == (2 * 2344, 11)
 
 
 @given(datasets(), batch_sizes, seeds)
@@ -292,6 +332,41 @@ def test_what_a_domain_lacks_comes_from_classes_of_the_batch_and_else_from_the_o
     assert found == {(0, 2), (1, 2), (1, 3)}
 
 
+@pytest.mark.parametrize(
+    ("classes", "delta", "mean"), [(10, 0.1, 1.26), (10, 0.01, 1.12), (100, 0.1, 14.8), (100, 0.01, 4.3)]
+)
+def test_wild_of_the_authors_has_the_classes_of_the_sampler_of_note(classes, delta, mean):
+    """The means are of an implementation of its own, on a domain of 10,000 images."""
+    dataset = equal(10_000, 1, classes)
+    streams = [make("wild", dataset, variant="authors", delta=delta, seed=seed) for seed in range(6)]
+    assert np.mean([classes_per_batch(stream, dataset).mean() for stream in streams]) == pytest.approx(
+        mean, rel=0.05
+    )
+
+
+def test_wild_of_the_authors_mixes_domains_in_every_batch_or_sorts_each_domain():
+    dataset = equal(2000)
+    together = make("wild", dataset, variant="authors")
+    assert domains_per_batch(together)[:-1].mean() == pytest.approx(15 * (1 - (14 / 15) ** 64), abs=0.1)
+    assert classes_per_batch(together, dataset).mean() < 1.3
+    joined = make("wild", dataset, variant="authors-random")
+    of_passes = [classes_per_batch(joined, dataset)[joined.rounds == round_].mean() for round_ in range(3)]
+    assert min(of_passes[:2]) > 9.9
+    assert 1.5 < of_passes[2] < 3
+    assert (domains_per_batch(joined)[joined.rounds == 2] > 1).sum() == 11  # where domains meet
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=0, max_size=60).map(np.array), st.sampled_from([1e-6, 0.1, 1e6]), seeds
+)
+def test_a_chunk_has_one_piece_of_each_class(labels, delta, seed):
+    labels = labels.astype(np.int64)
+    order = _sort_into_pieces(labels, 5, delta, np.random.default_rng(seed))
+    assert sorted(order.tolist()) == list(range(len(labels)))
+    # Five chunks of at most five pieces each.
+    assert np.count_nonzero(np.diff(labels[order])) < 25
+
+
 @given(datasets(), batch_sizes, seeds)
 def test_label_sorted_shows_one_class_after_the_other(dataset, batch_size, seed):
     assume(len(dataset) >= batch_size)
@@ -411,7 +486,16 @@ def make_with_own_identity(name, dataset, **settings):
     return make(name, dataset, batch_size=16, **settings)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("shuffle", {}), ("random", {"variant": "paper"})])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("shuffle", {}),
+        ("shuffle", {"variant": "authors"}),
+        ("random", {"variant": "paper"}),
+        ("random", {"variant": "authors"}),
+        ("wild", {"variant": "authors-random"}),
+    ],
+)
 def test_mixed_batches_need_two_domains(name, settings):
     with pytest.raises(OptionError, match=f"{name}' needs at least 2 domains with samples, but the dataset has 1"):
         make(name, LabelsOnly({"a": 500, "b": 0}), **settings)
@@ -438,5 +522,5 @@ def test_each_scenario_picks_what_it_is_usually_made_of():
 
 
 def test_variants_of_random_are_checked():
-    with pytest.raises(OptionError, match="variant must be 'text' or 'paper', got 'test'"):
+    with pytest.raises(OptionError, match="variant must be 'text' or 'paper' or 'authors', got 'test'"):
         Random(variant="test")

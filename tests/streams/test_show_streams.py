@@ -94,7 +94,7 @@ def test_terminals_without_blocks_get_ascii(monkeypatch):
 
 def test_the_command_shows_the_scenarios_of_the_paper(show):
     output = show()
-    for name in ("static:across=False: ", "crossmix: ", "shuffle: ", "random:variant=text: "):
+    for name in ("static:across=False: ", "crossmix: ", "shuffle:variant=paper: ", "random:variant=text: "):
         assert f"\n{name}" in f"\n{output}"
     assert output.count("1,920 samples in 30 batches") == 4
     assert make("crossmix", WHOLE.pick()).digest in output

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.algorithms.presets import PresetOptions
 from findtta.functional import batch_moments, blend
+from findtta.functional.moments import Estimator
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
 from findtta.options import Fraction, option
@@ -43,10 +43,10 @@ class AlphaNorm(AdaptiveNorm):
 
     needs_features = True
 
-    def __init__(self, norm: nn.Module, alpha: float, *, unbiased: bool = False) -> None:
+    def __init__(self, norm: nn.Module, alpha: float, variance: Estimator = "biased") -> None:
         super().__init__(norm)
         self.alpha = alpha
-        self.unbiased = unbiased
+        self.variance: Estimator = variance
 
     def statistics(  # type: ignore[override]
         self, mean: Tensor, variance: Tensor, features: Tensor
@@ -54,11 +54,8 @@ class AlphaNorm(AdaptiveNorm):
         source_mean, source_variance = self.source_statistics(mean, variance)
         if self.alpha == 1:
             return source_mean, source_variance
-        batch_mean, batch_variance = batch_moments(mean, variance)
-        if self.unbiased:
-            usable = torch.isfinite(torch.add(mean, variance, alpha=0).sum(1)).sum()
-            values = usable * math.prod(features.shape[2:])
-            batch_variance = batch_variance * values / (values - 1).clamp_min(1)
+        positions = math.prod(features.shape[2:])
+        batch_mean, batch_variance = batch_moments(mean, variance, self.variance, positions)
         return blend(batch_mean, source_mean, self.alpha), blend(batch_variance, source_variance, self.alpha)
 
 
@@ -78,4 +75,4 @@ class AlphaBN(Adapted):
         self.options = self.options.resolve(model)
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return AlphaNorm(norm, self.options.alpha, unbiased=self.options.variance == "unbiased")
+        return AlphaNorm(norm, self.options.alpha, self.options.variance)

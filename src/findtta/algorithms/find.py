@@ -7,8 +7,15 @@ normalises each with a blend of the source's statistics and its own.
 (kmeans, agglomerative, birch, dbscan, hdbscan, rcc, dsets-dbscan), controls that show what the groups
 contribute (none, instance, random), or a function of your own. See find-partitioners.md for each of them.
 The clusterings compute on the CPU, so that a GPU waits for them in every layer, and cannot be exported.
+
+``variance`` is how the variance of a group is estimated. Equation 4 of the paper is ``"biased"``. The authors'
+public code of DYN, an earlier form of FIND without S-FABN (DYW77/DATTA), has two others: ``"unbiased"`` over all
+values of the group (commit b7faf06, 2024), and ``"instance-unbiased"`` (3bee755, 2025), the mean of the unbiased
+variances of its samples plus the biased variance of their means, with eps added to the size of the group. With the
+latter, FIND reproduces the outputs recorded from that code in float64. A single value has variance 0 in all three.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -18,6 +25,7 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
 from findtta.functional import blend, count_groups, group_moments, partition
+from findtta.functional.moments import Estimator
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.options import Fraction, Options, option
 from findtta.partitioners import Partitioner, make_partitioner
@@ -48,6 +56,11 @@ class FINDOptions(Options):
     partitioner_options: Annotated[Mapping[str, Any] | None, require_pairs] = option(
         None, "options of a partitioner given by name, as a mapping from option to value"
     )
+    variance: Estimator = option(
+        "biased",
+        "estimator of the variance of a group: 'biased' (the paper), 'unbiased' (over all its values) or "
+        "'instance-unbiased' (mean of unbiased instance variances plus variance of instance means)",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,17 +82,30 @@ class FINDOptions(Options):
 class FABN(AdaptiveNorm):
     """Normalises each group of similar samples with a blend of source and group statistics."""
 
-    def __init__(self, norm: nn.Module, alpha: float, partition: Partition = partition) -> None:
+    needs_features = True
+
+    def __init__(
+        self,
+        norm: nn.Module,
+        alpha: float,
+        partition: Partition = partition,
+        variance: Estimator = "biased",
+    ) -> None:
         super().__init__(norm)
         self.alpha = alpha
         self.partition = partition
+        self.variance: Estimator = variance
 
-    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def statistics(  # type: ignore[override]
+        self, mean: Tensor, variance: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
         if self.alpha == 1:
             return self.source_statistics(mean, variance)
         labels = self.partition(mean)
         self.record(labels=labels)
-        return self.blended(mean, variance, group_moments(mean, variance, labels))
+        positions = math.prod(features.shape[2:])
+        test = group_moments(mean, variance, labels, self.variance, positions, self.eps)
+        return self.blended(mean, variance, test)
 
     def blended(self, mean: Tensor, variance: Tensor, test: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Blend the statistics chosen for the test data with the source's (equations 5 and 6)."""
@@ -114,7 +140,7 @@ class FIND(Adapted):
         return cls is not FIND or (options.alpha < 1 and options.make_partitioner().batch_dependent)
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return FABN(norm, self.options.alpha, self.options.partition())
+        return FABN(norm, self.options.alpha, self.options.partition(), self.options.variance)
 
     def export_problem(self) -> str | None:
         """Say why the model cannot be exported with the options it has, or return None."""

@@ -6,6 +6,7 @@ use the statistics of the whole batch in place of a group's. The selection is ne
 by :meth:`FINDStar.reset`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.find import FABN, FIND, FINDOptions, Partition
 from findtta.functional import batch_moments, gaussian_kl, layer_score, normalize_scores, partition
+from findtta.functional.moments import Estimator
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
 from findtta.options import Count, Number, option
@@ -41,20 +43,30 @@ class SelectiveFABN(FABN):
     score: Tensor
     split: Tensor
 
-    def __init__(self, norm: nn.Module, alpha: float, partition: Partition = partition) -> None:
-        super().__init__(norm, alpha, partition)
+    def __init__(
+        self,
+        norm: nn.Module,
+        alpha: float,
+        partition: Partition = partition,
+        variance: Estimator = "biased",
+    ) -> None:
+        super().__init__(norm, alpha, partition, variance)
         device = next((tensor.device for tensor in [*norm.parameters(), *norm.buffers()]), None)
         for name, value in UNSCORED.items():
             self.register_buffer(name, torch.tensor(value, device=device))
         # What the buffers say, on the host, so that a forward pass never waits for the device.
         self.scoring = self.splitting = True
 
-    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def statistics(  # type: ignore[override]
+        self, mean: Tensor, variance: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
         if self.scoring:
             self._add_score(mean, variance)
         if self.splitting:
-            return super().statistics(mean, variance)
-        return self.blended(mean, variance, batch_moments(mean, variance))
+            return super().statistics(mean, variance, features)
+        positions = math.prod(features.shape[2:])
+        test = batch_moments(mean, variance, self.variance, positions, self.eps)
+        return self.blended(mean, variance, test)
 
     def _add_score(self, mean: Tensor, variance: Tensor) -> None:
         source = self.source_statistics(mean, variance)
@@ -97,7 +109,7 @@ class FINDStar(FIND):
         self.register_load_state_dict_post_hook(FINDStar._read_buffers)  # type: ignore[no-untyped-call]
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return SelectiveFABN(norm, self.options.alpha, self.options.partition())
+        return SelectiveFABN(norm, self.options.alpha, self.options.partition(), self.options.variance)
 
     @property
     def warm_up_left(self) -> int:

@@ -1,13 +1,15 @@
 """Means and variances of instances, of groups of instances, of the whole batch, and instance-aware ones (IABN).
 
 Only :func:`instance_moments` reads the feature map; the others combine its ``(B, C)`` results.
-All variances are biased (divided by the number of values), as in equation 4 of the paper.
+Variances are biased (divided by the number of values), as in equation 4 of the paper, unless stated otherwise.
 
 A sample with a NaN, an Inf or values too large to square is *poisoned*: its moments are NaN, and
 they are left out of every statistic that another sample uses.
 """
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,9 @@ NO_REDUCTION = 0  # it is called directly, because its Python wrapper costs as m
 # GPU the product is kept for longer: it is quick there, and a scatter would not be deterministic.
 DENSE_SAMPLES_CPU = 128
 DENSE_SAMPLES_ELSEWHERE = 4096
+
+#: How the variance of samples put together is estimated; :func:`group_moments` says what each is.
+Estimator = Literal["biased", "unbiased", "instance-unbiased"]
 
 
 def widen(tensor: Tensor) -> Tensor:
@@ -88,55 +93,97 @@ def _two_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, 
     return mean.flatten(1), squared_deviation.mean(dims)
 
 
-def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def group_moments(
+    mean: Tensor,
+    variance: Tensor,
+    labels: Tensor,
+    estimator: Estimator = "biased",
+    positions: int = 1,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
     """Moments of each sample's group, from the moments of the samples (equation 4).
+
+    The estimators of the variance are ``"biased"`` (equation 4); ``"unbiased"``, over all values of the group; and
+    ``"instance-unbiased"``: the mean of the unbiased variances of the samples plus the biased variance of their
+    means, where sums over a group, that of the mean included, are divided by its size plus ``eps``. What has a
+    single value has variance 0 in all of them.
 
     Args:
         mean: Instance means, ``(B, C)``.
-        variance: Instance variances, ``(B, C)``.
+        variance: Biased instance variances, ``(B, C)``.
         labels: Group label per sample, ``(B,)``, each in ``0 .. B-1``.
+        estimator: How the variance is estimated.
+        positions: Number of values each instance moment was computed from; not read by ``"biased"``.
+        eps: Added to the size of a group by ``"instance-unbiased"``.
 
     Returns:
-        Mean and biased variance of the group each sample belongs to, ``(B, C)`` each.
+        Mean and variance of the group each sample belongs to, ``(B, C)`` each.
     """
     mean, variance = replace_nan(mean), replace_nan(variance)
     batch = labels.shape[0]
     limit = DENSE_SAMPLES_CPU if mean.device.type == "cpu" else DENSE_SAMPLES_ELSEWHERE
     if torch.compiler.is_compiling() or batch <= limit:
         same_group = (labels[:, None] == labels).to(mean.dtype)
-        share = same_group / same_group.sum(1, keepdim=True)
+        size = same_group.sum(1, keepdim=True)
+        share = same_group / _divisor(size, estimator, eps)
 
         def average(values: Tensor) -> Tensor:
             return share @ values
     else:
-        size = mean.new_zeros(batch).index_add(0, labels, mean.new_ones(batch)).clamp_min(1)
+        size = mean.new_zeros(batch).index_add(0, labels, mean.new_ones(batch))[labels, None]
+        divisor = _divisor(size, estimator, eps)
 
         def average(values: Tensor) -> Tensor:
-            total = torch.zeros_like(values).index_add(0, labels, values)
-            return (total / size[:, None])[labels]
+            return torch.zeros_like(values).index_add(0, labels, values)[labels] / divisor
 
-    group_mean = average(mean)
-    deviation = mean - group_mean
-    # Within plus between, both about the group's own mean: no large numbers cancel.
-    return group_mean, average(torch.addcmul(variance, deviation, deviation))
+    return _pooled_moments(mean, variance, average, size, estimator, positions)
 
 
-def batch_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def batch_moments(
+    mean: Tensor, variance: Tensor, estimator: Estimator = "biased", positions: int = 1, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
     """Moments of the whole batch, from the moments of its samples.
 
     Args:
         mean: Instance means, ``(B, C)``.
-        variance: Instance variances, ``(B, C)``.
+        variance: Biased instance variances, ``(B, C)``.
+        estimator: How the variance is estimated, as in :func:`group_moments`.
+        positions: Number of values each instance moment was computed from; not read by ``"biased"``.
+        eps: Added to the number of samples by ``"instance-unbiased"``.
 
     Returns:
-        Mean and biased variance over all samples that are not poisoned, ``(C,)`` each.
+        Mean and variance over all samples that are not poisoned, ``(C,)`` each.
     """
     usable = torch.isfinite(mean.sum(1)).to(mean.dtype)
-    share = usable / usable.sum().clamp_min(1)
+    size = usable.sum().clamp_min(1)
+    share = usable / _divisor(size, estimator, eps)
     mean, variance = replace_nan(mean), replace_nan(variance)
-    batch_mean = share @ mean
-    deviation = mean - batch_mean
-    return batch_mean, share @ torch.addcmul(variance, deviation, deviation)
+    return _pooled_moments(mean, variance, lambda values: share @ values, size, estimator, positions)
+
+
+def _divisor(size: Tensor, estimator: Estimator, eps: float) -> Tensor:
+    return size + eps if estimator == "instance-unbiased" else size
+
+
+def _pooled_moments(
+    mean: Tensor,
+    variance: Tensor,
+    average: Callable[[Tensor], Tensor],
+    size: Tensor,
+    estimator: Estimator,
+    positions: int,
+) -> tuple[Tensor, Tensor]:
+    """Moments of samples put together, ``size`` of them, from an average over them."""
+    if estimator == "instance-unbiased":
+        variance = variance * (positions / max(positions - 1, 1))
+    pooled_mean = average(mean)
+    deviation = mean - pooled_mean
+    # Within plus between, both about the pooled mean: no large numbers cancel.
+    pooled_variance = average(torch.addcmul(variance, deviation, deviation))
+    if estimator == "unbiased":
+        values = size * positions
+        pooled_variance = pooled_variance * (values / (values - 1).clamp_min(1))
+    return pooled_mean, pooled_variance
 
 
 def instance_aware_moments(

@@ -23,7 +23,7 @@ class Order:
     domain_ids: Ints  # the domain of each position, shape (n,)
     rows: Ints  # the row of each position in its domain, shape (n,)
     sizes: Ints  # the size of each batch, shape (batches,)
-    passes: int = 1  # over the data, each of the same number of batches
+    rounds: Ints | None = None  # for each batch the pass over the data that it belongs to; None: there is one pass
 
 
 @dataclass(frozen=True)

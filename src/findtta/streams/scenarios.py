@@ -124,8 +124,9 @@ class Lifelong(Scenario):
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         domain_ids, rows = np.concatenate([mixed(dataset, seed, round_) for round_ in range(self.rounds)], axis=1)
-        sizes = np.tile(batch_sizes([len(dataset)], batch_size), self.rounds)
-        return Order(domain_ids, rows, sizes, passes=self.rounds)
+        sizes = batch_sizes([len(dataset)], batch_size)
+        rounds = np.repeat(np.arange(self.rounds), len(sizes))
+        return Order(domain_ids, rows, np.tile(sizes, self.rounds), rounds)
 
 
 def mixed(dataset: DomainDataset, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
@@ -141,17 +142,29 @@ def mixed(dataset: DomainDataset, seed: int, round_: int = 0) -> tuple[Ints, Int
 class Shuffle(Scenario):
     """Batches of one domain and batches of mixed domains in turn.
 
-    The paper says no more than that. Here half of the batches (rounded down) have one domain, each domain in
-    proportion to its samples, and all the rest is mixed: with batch statistics on ImageNet-C the paper reports for
-    Shuffle just the mean of Static and CrossMix. If domains have too few samples for that many full batches, there
-    are as many as possible, and mixed batches at the end.
+    The paper says no more than that. By default (``"paper"``) half of the batches (rounded down) have one domain,
+    each domain in proportion to its samples, and all the rest is mixed: with batch statistics on ImageNet-C the
+    paper reports for Shuffle just the mean of Static and CrossMix. If domains have too few samples for that many
+    full batches, there are as many as possible, and mixed batches at the end.
+
+    The authors' code of an earlier method (``"authors"``; BatchMixing with Interval_Seq in DYW77/DATTA) takes in
+    turn a batch of Static, whose domains come one after the other and are cut across, and a batch of CrossMix, so
+    that every sample comes twice. It leaves out the last batch of each where that is not full; here it is kept.
     """
 
     name = "shuffle"
     summary = "batches of one domain and batches of mixed domains in turn"
 
+    variant: Literal["paper", "authors"] = option(
+        "paper",
+        "'paper' (every sample once, half of the batches of one domain) or 'authors' (every sample twice, the "
+        "batches of static and of crossmix in turn)",
+    )
+
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
         self.require_two_domains(dataset)
+        if self.variant == "authors":
+            return _take_turns(_static_and_crossmix(dataset, batch_size, seed))
         if dataset.counts.max() < batch_size:
             raise OptionError(
                 f"batch_size must be at most {dataset.counts.max()}, the number of samples of the largest domain, "
@@ -168,6 +181,30 @@ class Shuffle(Scenario):
         domain_ids = np.concatenate(batches)
         sizes = batch_sizes([len(domain_ids)], batch_size)
         return Order(domain_ids, serve_shuffled(domain_ids, dataset, seed), sizes)
+
+
+def _static_and_crossmix(dataset: DomainDataset, batch_size: int, seed: int) -> list[Order]:
+    return [part.arrange(dataset, batch_size, seed) for part in (Static(across=True), CrossMix())]
+
+
+def _take_turns(parts: Sequence[Order]) -> Order:
+    """Return the batches of several passes over the data in turn: the first of each, then the second of each."""
+    joined = Order(
+        np.concatenate([part.domain_ids for part in parts]),
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        np.repeat(np.arange(len(parts)), [len(part.sizes) for part in parts]),
+    )
+    places = np.concatenate([np.arange(len(part.sizes)) for part in parts])
+    return _reorder(joined, np.argsort(places, kind="stable"))
+
+
+def _reorder(order: Order, batches: Ints) -> Order:
+    """Return the same batches in another order."""
+    ends = order.sizes.cumsum()
+    positions = np.concatenate([np.arange(ends[batch] - order.sizes[batch], ends[batch]) for batch in batches])
+    rounds = None if order.rounds is None else order.rounds[batches]
+    return Order(order.domain_ids[positions], order.rows[positions], order.sizes[batches], rounds)
 
 
 def _allot(counts: Ints, batch_size: int, random: np.random.Generator) -> Ints:
@@ -211,32 +248,29 @@ class Random(Scenario):
 
     By the text of the paper (``"text"``), every batch draws the number of its domains uniformly, then which ones,
     and takes as evenly as possible from each. The paper's numbers fit another reading better (``"paper"``): the
-    batches of Shuffle, half of them of one domain, in random order.
+    batches of Shuffle, half of them of one domain, in random order. The authors' code of an earlier method does
+    that with the batches of its own Shuffle (``"authors"``; BatchMixing with Shuffle_Shuffle in DYW77/DATTA).
     """
 
     name = "random"
     summary = "a random number of domains in each batch"
 
-    variant: Literal["text", "paper"] = option(
+    variant: Literal["text", "paper", "authors"] = option(
         "text",
-        "'text' (1 to all domains, each number as likely) or 'paper' (the batches of shuffle in random order)",
+        "'text' (1 to all domains, each number as likely), 'paper' or 'authors' (the batches of that variant of "
+        "shuffle in random order)",
     )
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
-        if self.variant == "paper":
+        if self.variant != "text":
             self.require_two_domains(dataset)
-            shuffled = Shuffle().arrange(dataset, batch_size, seed)
-            return _reorder(shuffled, generator(seed, "order of batches"))
+            return _in_random_order(Shuffle(variant=self.variant).arrange(dataset, batch_size, seed), seed)
         domain_ids, sizes = _draw(dataset.counts, batch_size, generator(seed, "domains of batches"))
         return Order(domain_ids, serve_shuffled(domain_ids, dataset, seed), sizes)
 
 
-def _reorder(order: Order, random: np.random.Generator) -> Order:
-    """Return the same batches in random order."""
-    ends = order.sizes.cumsum()
-    chosen = random.permutation(len(ends))
-    positions = np.concatenate([np.arange(ends[batch] - order.sizes[batch], ends[batch]) for batch in chosen])
-    return Order(order.domain_ids[positions], order.rows[positions], order.sizes[chosen])
+def _in_random_order(order: Order, seed: int) -> Order:
+    return _reorder(order, generator(seed, "order of batches").permutation(len(order.sizes)))
 
 
 def _draw(counts: Ints, batch_size: int, random: np.random.Generator) -> tuple[Ints, Ints]:
@@ -278,11 +312,21 @@ class Wild(Random):
     classes: the number of classes in a batch then depends on the number of images. Here it depends on delta, the
     batch size and the number of classes only, apart from what domains lack: a batch that takes 64 images from a
     domain with 13 of each class has at least 5 classes.
+
+    In the authors' code of an earlier method (DYW77/DATTA) that sampler sorts all domains together, after mixing
+    them (``"authors"``; CrossHeterMixture), or each domain, as a third pass over the data whose batches join those
+    of its Random (``"authors-random"``; BatchMixing with Homo&Cross&Heter and Shuffle_Shuffle). The paper's
+    numbers fit the second. It draws anew where a chunk has nearly no samples, which is left out here.
     """
 
     name = "wild"
     summary = "a random number of domains in each batch, and few classes"
 
+    variant: Literal["text", "paper", "authors", "authors-random"] = option(  # type: ignore[assignment]
+        "text",
+        "'text' or 'paper' (the domains of that variant of random), 'authors' (all domains mixed, in pieces of "
+        "one class) or 'authors-random' (the batches of random:variant=authors, and of domains sorted so)",
+    )
     delta: Annotated[float, partial(require_number, low=1e-6, high=1e6)] = option(
         0.1, "concentration of the Dirichlet distribution; the smaller, the fewer classes in a batch"
     )
@@ -292,6 +336,14 @@ class Wild(Random):
         object.__setattr__(self, "delta", float(self.delta))  # 1 and 1.0 are the same stream
 
     def arrange(self, dataset: DomainDataset, batch_size: int, seed: int) -> Order:
+        if self.variant == "authors":
+            return self._in_pieces(dataset, [mixed(dataset, seed)], batch_size, seed)
+        if self.variant == "authors-random":
+            self.require_two_domains(dataset)
+            each_domain = [(np.full(count, index), np.arange(count)) for index, count in enumerate(dataset.counts)]
+            sorted_domains = self._in_pieces(dataset, each_domain, batch_size, seed)
+            passes = [*_static_and_crossmix(dataset, batch_size, seed), sorted_domains]
+            return _in_random_order(_take_turns(passes), seed)
         order = super().arrange(dataset, batch_size, seed)
         domain_ids, rows = mixed(dataset, seed)
         classes = len(dataset.classes)
@@ -310,6 +362,38 @@ class Wild(Random):
         in_order = np.empty_like(rows)
         in_order[np.argsort(served, kind="stable")] = rows[np.argsort(cells, kind="stable")]
         return Order(served // classes, in_order, order.sizes)
+
+    def _in_pieces(
+        self, dataset: DomainDataset, stretches: Sequence[tuple[Ints, Ints]], batch_size: int, seed: int
+    ) -> Order:
+        """Return stretches of samples one after the other, each sorted into pieces of one class."""
+        parts = []
+        for index, (domain_ids, rows) in enumerate(stretches):
+            labels, random = labels_of(dataset, domain_ids, rows), generator(seed, "pieces of one class", index)
+            order = _sort_into_pieces(labels, len(dataset.classes), self.delta, random)
+            parts.append((domain_ids[order], rows[order]))
+        domain_ids, rows = np.concatenate(parts, axis=1)
+        return Order(domain_ids, rows, batch_sizes([len(dataset)], batch_size))
+
+
+def _sort_into_pieces(labels: Ints, classes: int, delta: float, random: np.random.Generator) -> Ints:
+    """Return positions in the order of NOTE's sampler.
+
+    The samples of every class are dealt, in shares of a Dirichlet distribution, to as many chunks as there are
+    classes, but to none that has its part of all samples already. In a chunk one class comes after the other.
+    """
+    positions = random.permutation(len(labels))
+    labels = labels[positions]
+    chunks, sizes = np.empty_like(labels), np.zeros(classes, np.int64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        unfilled = np.flatnonzero(sizes < len(labels) / classes)
+        # The sampler sets the shares of filled chunks to 0 and scales the others: those have this distribution.
+        cuts = random.dirichlet(np.full(len(unfilled), delta)).cumsum()[:-1] * len(members)
+        chunks[members] = unfilled[np.searchsorted(cuts.astype(np.int64), np.arange(len(members)), side="right")]
+        sizes += np.bincount(chunks[members], minlength=classes)
+    places = random.permuted(np.tile(np.arange(classes), (classes, 1)), axis=1)
+    return positions[np.lexsort((places[chunks, labels], chunks))]
 
 
 def _draw_classes(left: Ints, sizes: Ints, delta: float, random: np.random.Generator) -> Ints:

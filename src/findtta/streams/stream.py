@@ -194,7 +194,7 @@ def make(scenario: str, dataset: DomainDataset, *, batch_size: int = 64, seed: i
         domain_ids=order.domain_ids,
         rows=order.rows,
         sizes=order.sizes,
-        rounds=np.repeat(np.arange(order.passes), len(order.sizes) // order.passes),
+        rounds=np.zeros_like(order.sizes) if order.rounds is None else order.rounds,
     )
 
 
@@ -209,8 +209,10 @@ def _check(order: Order, dataset: DomainDataset, scenario: str) -> None:
     problem = ""
     if not len(ids) == len(rows) == sizes.sum():
         problem = f"{len(ids)} domains and {len(rows)} rows for batches of {sizes.sum()} samples in all"
-    elif sizes.min() < 1 or len(sizes) % order.passes:
-        problem = f"a batch of {sizes.min()} samples" if sizes.min() < 1 else f"{order.passes} passes that differ"
+    elif sizes.min() < 1:
+        problem = f"a batch of {sizes.min()} samples"
+    elif order.rounds is not None and len(order.rounds) != len(sizes):
+        problem = f"rounds of {len(order.rounds)} batches for {len(sizes)} batches"
     elif min(ids.min(), rows.min()) < 0 or ids.max() >= len(dataset.domains):
         problem = "domains or rows that do not exist"
     elif (rows >= dataset.counts[ids]).any():
