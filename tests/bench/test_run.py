@@ -65,6 +65,15 @@ def test_the_accuracy_is_that_of_a_plain_loop():
     assert {name: round(row["accuracy"] * 24 / 100) for name, row in result.per_domain.items()} == right
 
 
+def test_passes_of_a_stream_have_accuracies_of_their_own_and_images_stay_one_cluster():
+    result = run(spec(method="tbn", stream="random:variant=authors"))
+    parts = [run(spec(method="tbn", stream=stream)).accuracy for stream in ("static:across=true", "crossmix")]
+    assert result.per_round == parts  # without state the order of batches changes nothing
+    assert result.accuracy == pytest.approx(sum(parts) / 2)
+    images, counts = np.unique(result.scores.images, return_counts=True)
+    assert (len(images), set(counts.tolist())) == (24, {4})  # two domains, two passes
+
+
 @pytest.mark.parametrize("method", ["find", "tent", "rotta"])
 def test_the_same_run_gives_the_same_result_and_leaves_the_model_alone(method):
     plan = Planner().plan(spec(method=method, stream="lifelong"))
