@@ -23,6 +23,7 @@ BUILT_IN: dict[str, str] = {
     "note": "findtta.algorithms.note:NOTE",
     "rotta": "findtta.algorithms.rotta:RoTTA",
     "vida": "findtta.algorithms.vida:ViDA",
+    "unmix-tns": "findtta.algorithms.unmix_tns:UnMixTNS",
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
     "find-soft": "findtta.algorithms.find_soft:FINDSoft",
