@@ -348,3 +348,28 @@ def unmix(
 
     used = torch.tensor(statistics, dtype=torch.float64)
     return used[..., 0], used[..., 1], after(centres, 0), after(variances, 1)
+
+
+# ROID: Marsden et al., WACV 2024.
+
+
+def roid_weights(probabilities: list[list[float]], average: list[float], temperature: float) -> list[float]:
+    """Weights by diversity and certainty; 0 for samples that are less diverse than the mean."""
+    diversity = min_max([1 - cosine(average, row) for row in probabilities])
+    certainty = min_max([math.fsum(p * math.log(p) for p in row) for row in probabilities])
+    mean = math.fsum(diversity) / len(diversity)
+    return [0.0 if d < mean else math.exp(d * c / temperature) for d, c in zip(diversity, certainty, strict=True)]
+
+
+def soft_likelihood_ratio(probabilities: list[float]) -> float:
+    """Log odds, weighed by probabilities that are cut off at 0.99."""
+    clipped = [min(p, 0.99) for p in probabilities]
+    return -math.fsum(q * math.log(q / (1 - q) + 1e-5) for q in clipped)
+
+
+def smoothed_prior(probabilities: list[list[float]]) -> list[float]:
+    """Mean prediction of a batch, smoothed."""
+    count, classes = len(probabilities), len(probabilities[0])
+    prior = [math.fsum(row[k] for row in probabilities) / count for k in range(classes)]
+    smoothing = max(1 / count, 1 / classes) / max(prior)
+    return [(share + smoothing) / (1 + smoothing * classes) for share in prior]

@@ -23,6 +23,8 @@ BUILT_IN: dict[str, str] = {
     "note": "findtta.algorithms.note:NOTE",
     "rotta": "findtta.algorithms.rotta:RoTTA",
     "vida": "findtta.algorithms.vida:ViDA",
+    "cotta": "findtta.algorithms.cotta:CoTTA",
+    "roid": "findtta.algorithms.roid:ROID",
     "unmix-tns": "findtta.algorithms.unmix_tns:UnMixTNS",
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
