@@ -25,6 +25,7 @@ BUILT_IN: dict[str, str] = {
     "vida": "findtta.algorithms.vida:ViDA",
     "cotta": "findtta.algorithms.cotta:CoTTA",
     "roid": "findtta.algorithms.roid:ROID",
+    "tbr": "findtta.algorithms.tbr:TBR",
     "unmix-tns": "findtta.algorithms.unmix_tns:UnMixTNS",
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
