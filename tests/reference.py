@@ -341,3 +341,73 @@ class ReferenceSoft(nn.Module):
                 mean[i, c] = (1 - trust) * source_mean[c] + trust * near_mean
                 variance[i, c] = (1 - trust) * source_variance[c] + trust * near_variance
         return normalize(features, mean, variance, self.norm).to(features.dtype)
+
+
+# UnMix-TNS: Tomar et al., ICLR 2024.
+
+
+def assignment(mean: list[float], centres: list[list[float]], temperature: float) -> list[float]:
+    """How much an instance belongs to each component: a softmax of cosine similarities."""
+    weights = [math.exp(cosine(mean, centre) / temperature) for centre in centres]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+def unmix(
+    features: Tensor,
+    centres: list[list[float]],
+    variances: list[list[float]],
+    rate: float,
+    temperature: float = 0.07,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean and variance for each instance, ``(B, C)``, and the components after the batch, ``(K, C)``."""
+    samples = [[mean_and_variance(values) for values in sample] for sample in positions(features)]
+    shares = [assignment([mean for mean, _ in sample], centres, temperature) for sample in samples]
+    channels, components = range(len(centres[0])), range(len(centres))
+    statistics = []
+    for sample, share in zip(samples, shares, strict=True):
+        row = []
+        for c in channels:
+            mean, variance = sample[c]
+            moved = [(1 - share[k]) * centres[k][c] + share[k] * mean for k in components]
+            spread = [(1 - share[k]) * variances[k][c] + share[k] * variance for k in components]
+            centre, between = mean_and_variance(moved)
+            row.append((centre, math.fsum(spread) / len(spread) + between))
+        statistics.append(row)
+
+    def after(kept: list[list[float]], moment: int) -> Tensor:
+        """Components after the batch: each moves by the average pull of the samples."""
+        count = range(len(samples))
+        pulls = [
+            [math.fsum(shares[i][k] * (samples[i][c][moment] - kept[k][c]) for i in count) for c in channels]
+            for k in components
+        ]
+        moved = rate / len(samples) * torch.tensor(pulls, dtype=torch.float64)
+        return torch.tensor(kept, dtype=torch.float64) + moved
+
+    used = torch.tensor(statistics, dtype=torch.float64)
+    return used[..., 0], used[..., 1], after(centres, 0), after(variances, 1)
+
+
+# ROID: Marsden et al., WACV 2024.
+
+
+def roid_weights(probabilities: list[list[float]], average: list[float], temperature: float) -> list[float]:
+    """Weights by diversity and certainty; 0 for samples that are less diverse than the mean."""
+    diversity = min_max([1 - cosine(average, row) for row in probabilities])
+    certainty = min_max([math.fsum(p * math.log(p) for p in row) for row in probabilities])
+    mean = math.fsum(diversity) / len(diversity)
+    return [0.0 if d < mean else math.exp(d * c / temperature) for d, c in zip(diversity, certainty, strict=True)]
+
+
+def soft_likelihood_ratio(probabilities: list[float]) -> float:
+    """Log odds, weighed by probabilities that are cut off at 0.99."""
+    clipped = [min(p, 0.99) for p in probabilities]
+    return -math.fsum(q * math.log(q / (1 - q) + 1e-5) for q in clipped)
+
+
+def smoothed_prior(probabilities: list[list[float]]) -> list[float]:
+    """Mean prediction of a batch, smoothed."""
+    count, classes = len(probabilities), len(probabilities[0])
+    prior = [math.fsum(row[k] for row in probabilities) / count for k in range(classes)]
+    smoothing = max(1 / count, 1 / classes) / max(prior)
+    return [(share + smoothing) / (1 + smoothing * classes) for share in prior]

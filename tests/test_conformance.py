@@ -14,10 +14,13 @@ BUILT_IN = [(what, name) for what, kind in KINDS.items() for name in kind.built_
 CHECKS = {each.__name__: each for checks in conformance._checks.values() for each in checks}
 
 
+QUICKER = {"cotta": "cotta:views=2"}  # in place of 32
+
+
 @pytest.mark.parametrize(("what", "name"), BUILT_IN)
 def test_everything_built_in_passes_every_check(what, name):
     try:
-        outcomes = check(name, what)
+        outcomes = check(QUICKER.get(name, name), what)
     except MissingExtraError:
         pytest.skip("an extra is not installed")
     assert [outcome for outcome in outcomes if outcome.status == "failed"] == []

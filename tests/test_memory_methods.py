@@ -1,4 +1,4 @@
-"""IABN, NOTE, RoTTA and ViDA: identities, the memories against literal lists, state, and odd batches."""
+"""IABN, NOTE, RoTTA, ViDA and CoTTA: identities, the memories against literal lists, state, and odd batches."""
 
 import io
 import math
@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten
 import findtta
 from findtta.algorithms.base import Cost
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws, TimelyBank
-from findtta.algorithms.teacher import augment, draw_augmentation
 from findtta.algorithms.vida import scales_of
+from findtta.algorithms.views import augment, draw_augmentation
 from findtta.errors import InputError, OptionError, SkippedUpdateWarning, UnsupportedModelError
 from findtta.functional import instance_aware_moments
 from findtta.layers.rank_adapters import RankAdapted, find_hosts
@@ -28,11 +28,13 @@ LEARNING = {
     "rotta": {"lr": 0.05, "nu": 0.5, "memory_size": 8, "update_every": 8},
     # One-sided, student and teacher start in agreement, and there is nothing to learn.
     "vida": {"lr": 0.05, "lr_branches": 0.05, "ema": 0.5, "ema_branches": 0.5, "views": 2, "symmetric": True},
+    "cotta": {"lr": 0.05, "ema": 0.5, "views": 2, "threshold": 1.0},
 }
 FROZEN = {
     "note": {"lr": 0.0, "bn_momentum": 0.0, "k": math.inf, "memory_size": 8},
     "rotta": {"lr": 0.0, "alpha": 0.0, "nu": 0.0, "memory_size": 8, "update_every": 8},
     "vida": {"lr": 0.0, "lr_branches": 0.0, "views": 2},
+    "cotta": {"lr": 0.0, "threshold": 0.0},
 }
 each_method = pytest.mark.parametrize("method", list(LEARNING))
 
@@ -134,7 +136,9 @@ def test_iabn_is_traced_without_breaks():
 # Identities.
 
 
-@pytest.mark.parametrize(("method", "host"), [("note", "source"), ("rotta", "source"), ("vida", "tbn")])
+@pytest.mark.parametrize(
+    ("method", "host"), [("note", "source"), ("rotta", "source"), ("vida", "tbn"), ("cotta", "tbn")]
+)
 def test_frozen_method_is_its_host(method, host):
     model = tiny(torch.float64)
     adapted, reference = findtta.adapt(model, method, **FROZEN[method]), findtta.adapt(model, host)
@@ -541,7 +545,9 @@ def test_predict_after_the_update(method):
         batch = pictures(seed=seed)
         first, second = before(batch), after(batch)
     assert not torch.equal(first, second)
-    assert after.cost == Cost(before.cost.forward + 1, before.cost.backward)
+    # CoTTA predicts with the source model and two views.
+    more = 3 if method == "cotta" else 1
+    assert after.cost == Cost(before.cost.forward + more, before.cost.backward)
 
 
 @each_method

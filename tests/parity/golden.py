@@ -153,6 +153,20 @@ def source_network(name: str) -> nn.Module:
     return model
 
 
+class Normalized(nn.Module):
+    """A network that takes images in [0, 1] and normalises them itself."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.network = recording.network()
+        mean, deviation = recording.moments
+        self.register_buffer("mean", mean.to(recording.dtype))
+        self.register_buffer("deviation", deviation.to(recording.dtype))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network((images - self.mean) / self.deviation)
+
+
 def affine(adapted: Adapted) -> tuple[Tensor, Tensor]:
     """Weights and biases of all adapted layers, concatenated in module order."""
     layers = [layer for _, layer in adapted.layers()]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import findtta
-from findtta.algorithms.teacher import Augmentation, augment, jitter
+from findtta.algorithms.views import Augmentation, augment, jitter
 from findtta.layers.surgery import adaptive_layers
-from golden import SETS, Recording, arrays, each_run, optimizer_options, replay
+from golden import SETS, Normalized, Recording, arrays, each_run, optimizer_options, replay
 
 # Adam's first steps, of full size whatever the gradient, carry more of the difference between two float32 runs
 # into single parameters than reaches the logits.
@@ -105,20 +105,6 @@ def test_note(recording):
     if not recording.batches:
         assert next(draws.draws, None) is None
         assert next(draws.orders, None) is None
-
-
-class Normalized(nn.Module):
-    """A network that takes images in [0, 1] and normalises them itself."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__()
-        self.network = recording.network()
-        mean, deviation = recording.moments
-        self.register_buffer("mean", mean.to(recording.dtype))
-        self.register_buffer("deviation", deviation.to(recording.dtype))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network((images - self.mean) / self.deviation)
 
 
 class RecordedViews:

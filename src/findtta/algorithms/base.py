@@ -245,7 +245,8 @@ class Adapted(StandIn):
         self.reset()
 
     def _after_loading(self, _incompatible_keys: object) -> None:
-        if not self.loaded_own_state:
+        # What a method keeps may be in its layers alone.
+        if not any(module.loaded_own_state for module in (self, *(layer for _, layer in self.layers()))):
             self.restart()
 
     def report(self) -> Report:

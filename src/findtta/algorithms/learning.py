@@ -136,7 +136,7 @@ class GradientAdapted(Adapted):
         options = self.options
         common = {"lr": options.lr, "weight_decay": options.weight_decay}
         if options.optimizer == "adam":
-            return torch.optim.Adam(parameters, betas=(options.momentum, 0.999), **common)
+            return torch.optim.Adam(parameters, betas=(float(options.momentum), 0.999), **common)
         return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
 
     def changing(self, replica: nn.Module) -> list[Tensor]:

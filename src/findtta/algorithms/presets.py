@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from torch import nn
 
@@ -12,13 +12,17 @@ from findtta.options import AtLeastZero, Count, Fraction, Options, Text, option
 
 # Numbers of classes the authors published values for (CIFAR-10, CIFAR-100, ImageNet).
 PUBLISHED_CLASS_COUNTS = (10, 100, 1000)
+PRESETS = Literal["paper", "official"]
+
+# The meaning of the option ``preset`` for methods that the FIND paper does not compare.
+OFFICIAL_FIRST = "values of options not given: 'official' (the authors') or 'paper' (the FIND paper's optimizer)"
 
 
 @dataclass(frozen=True)
 class PresetOptions(Options):
     """Options of every method with presets. None means: from the preset."""
 
-    preset: Literal["paper", "official"] = option(
+    preset: PRESETS = option(
         "paper", "values of options not given: 'paper' (the FIND paper's comparison) or 'official' (the authors')"
     )
 
@@ -32,7 +36,13 @@ class PresetOptions(Options):
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
-        return {options.preset: options.missing_values() for options in (cls(), cls(preset="official"))}
+        return {options.preset: options.missing_values() for options in cls._of_each_preset()}
+
+    @classmethod
+    def _of_each_preset(cls) -> list[Self]:
+        """Return the options of each preset, the default one first."""
+        others = [preset for preset in get_args(PRESETS) if preset != cls().preset]
+        return [cls(), *(cls(preset=preset) for preset in others)]
 
     def resolve(self, model: nn.Module) -> Self:
         """Fill in every option that is None, from the preset and from the model."""
@@ -83,7 +93,7 @@ class GradientOptions(PresetOptions):
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:
         presets: dict[str, dict[str, Any]] = {}
-        for options in (cls(), cls(preset="official")):
+        for options in cls._of_each_preset():
             by_count = {
                 f"{options.preset}, {count} classes": options._with_classes(count).missing_values()
                 for count in PUBLISHED_CLASS_COUNTS

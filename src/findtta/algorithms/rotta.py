@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Cost
 from findtta.algorithms.memory_bank import TimelyBank
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
-from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
+from findtta.algorithms.teacher import TeacherStudent, teacher_cross_entropy
+from findtta.algorithms.views import ViewOptions
 from findtta.functional import batch_moments
 from findtta.functional.moments import widen
 from findtta.layers.adaptive import AdaptiveNorm
@@ -33,7 +34,7 @@ LOG_FLOOR = 1e-6
 
 
 @dataclass(frozen=True)
-class RoTTAOptions(TeacherStudentOptions):
+class RoTTAOptions(ViewOptions):
     """Options of RoTTA."""
 
     alpha: Fraction = option(

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.teacher import TeacherStudent, TeacherStudentOptions, teacher_cross_entropy
+from findtta.algorithms.teacher import TeacherStudent, symmetric_cross_entropy, teacher_cross_entropy
+from findtta.algorithms.views import ViewOptions
 from findtta.errors import UnsupportedModelError
 from findtta.layers.rank_adapters import BranchScales, add_branches, remove_branches
 from findtta.layers.surgery import NormSite
@@ -35,7 +36,7 @@ UNCERTAINTY_PER_VARIANCE = 0.1
 
 
 @dataclass(frozen=True)
-class ViDAOptions(TeacherStudentOptions):
+class ViDAOptions(ViewOptions):
     """Options of ViDA."""
 
     lr_branches: AtLeastZero | None = option(
@@ -118,14 +119,12 @@ class ViDA(TeacherStudent):
         teacher_logits = self.predict(inputs)
         forget_cached_biases(self.student)
         student_logits = self.student(inputs)
-        loss = teacher_cross_entropy(student_logits, teacher_logits).mean()
-        if self.options.symmetric:
-            loss = (loss + teacher_cross_entropy(teacher_logits, student_logits).mean()) / 2
-        if self.descend(loss):
+        divergence = symmetric_cross_entropy if self.options.symmetric else teacher_cross_entropy
+        if self.descend(divergence(student_logits, teacher_logits).mean()):
             self.follow(self.trained_names[: -self.branch_count], 1 - self.options.ema)
             self.follow(self.trained_names[-self.branch_count :], 1 - self.options.ema_branches)
             if self.options.restore_probability:
-                self._restore_some()
+                self.restore_some(self.options.restore_probability)
         forget_cached_biases(self.student)
         return teacher_logits
 
@@ -141,16 +140,6 @@ class ViDA(TeacherStudent):
             scales.low.copy_(1 - change)
             if self.options.high_rank_scale == "uncertainty":
                 scales.high.copy_(1 + change)
-
-    @torch.no_grad()
-    def _restore_some(self) -> None:
-        """Reset trained numbers of the student, drawn at random, to the source."""
-        sizes = [parameter.numel() for parameter in self.trained.values()]
-        restored = torch.rand(sum(sizes), generator=self.generator) < self.options.restore_probability
-        masks = restored.to(self.source.get_buffer("0").device).split(sizes)
-        # The trained numbers come first in the source.
-        for parameter, mask, original in zip(self.trained.values(), masks, self.source.buffers(), strict=False):
-            parameter.copy_(torch.where(mask.view_as(parameter), original, parameter))
 
     def changing(self, replica: nn.Module) -> list[Tensor]:
         return super().changing(replica) + [tensor for scales in scales_of(replica) for tensor in scales.buffers()]
