@@ -68,7 +68,7 @@ class TBR(Adapted):
     summary = "moving statistics of the stream, which start with the first batch"
     citation = "Zhao et al., DELTA: Degradation-Free Fully Test-Time Adaptation, ICLR 2023"
     weakness = (
-        "The source statistics are forgotten with the first batch, which must be a large one. Samples of all kinds "
+        "The source statistics are forgotten with the first batch, which must be large. Samples of all kinds "
         "of drift get the same statistics, and for some twenty batches after a change of drift those of the drift "
         "before. On 7,500 images of CIFAR-10-C with a ResNet-20 it has an accuracy of 56.9 in batches of mixed "
         "domains, where FIND has 64.2, and of 60.6 in batches of one domain after the other."
