@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Those that compute no gradients.
-METHODS = ("source", "tbn", "alpha-bn", "iabn", "find", "find-star", "find-soft")
+METHODS = ("source", "tbn", "alpha-bn", "iabn", "instance", "find", "find-star", "find-soft")
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

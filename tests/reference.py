@@ -1,4 +1,4 @@
-"""The paper's equations 1 to 9, written out with plain loops over Python floats.
+"""The paper's equations 1 to 9, and other methods, written out with plain loops over Python floats.
 
 Slow, and meant to be read beside the paper. Nothing here comes from the package under test.
 """
@@ -411,3 +411,81 @@ def smoothed_prior(probabilities: list[list[float]]) -> list[float]:
     prior = [math.fsum(row[k] for row in probabilities) / count for k in range(classes)]
     smoothing = max(1 / count, 1 / classes) / max(prior)
     return [(share + smoothing) / (1 + smoothing * classes) for share in prior]
+
+
+# LAME and T3A, which change outputs.
+
+
+def softmax(values: list[float]) -> list[float]:
+    shares = [math.exp(value - max(values)) for value in values]
+    return [share / math.fsum(shares) for share in shares]
+
+
+def lame_affinity(features: Tensor, kind: str = "rbf", neighbours: int = 5) -> list[list[float]]:
+    """Affinity of every two images, from their normalised features."""
+    rows = features.double().tolist()
+    count = range(len(rows))
+    if kind == "linear":
+        return [[cosine(rows[i], rows[j]) for j in count] for i in count]
+    units = [[value / math.sqrt(math.fsum(v * v for v in row)) for value in row] for row in rows]
+    distance = [[math.dist(one, other) for other in units] for one in units]
+    if kind == "knn":
+        others = [sorted((j for j in count if j != i), key=distance[i].__getitem__)[:neighbours] for i in count]
+        return [[float(j in others[i]) for j in count] for i in count]
+    last = [sorted(row)[min(neighbours, len(rows)) - 1] for row in distance]  # itself counted
+    bandwidth = max(math.fsum(last) / len(last), 1e-3)
+    return [[math.exp(-(d**2) / (2 * bandwidth**2)) for d in row] for row in distance]
+
+
+def lame(features: Tensor, logits: Tensor, kind: str = "rbf", neighbours: int = 5, steps: int = 100) -> Tensor:
+    """Assignments that minimise LAME's energy, by its concave-convex procedure."""
+    affinity = lame_affinity(features, kind, neighbours)
+    unary = [[-math.log(p + 1e-10) for p in softmax(row)] for row in logits.double().tolist()]
+    images, classes = range(len(unary)), range(len(unary[0]))
+    z = [softmax([-u for u in row]) for row in unary]
+    before = math.inf
+    for step in range(steps):
+        pairwise = [[math.fsum(affinity[i][j] * z[j][k] for j in images) for k in classes] for i in images]
+        z = [softmax([pairwise[i][k] - unary[i][k] for k in classes]) for i in images]
+        energy = math.fsum(
+            z[i][k] * (unary[i][k] - pairwise[i][k] + math.log(max(z[i][k], 1e-20)))
+            for i in images
+            for k in classes
+        )
+        if step > 1 and abs(energy - before) <= 1e-8 * abs(before):
+            break
+        before = energy
+    return torch.tensor(z, dtype=torch.float64)
+
+
+def entropy(logits: list[float]) -> float:
+    return -math.fsum(p * math.log(p) for p in softmax(logits) if p > 0)
+
+
+class ReferenceT3A:
+    """Supports as a list for each class, of (entropy, features)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, most: int) -> None:
+        self.most = most
+        self.supports: list[list[tuple[float, list[float]]]] = [[] for _ in weight]
+        self.add(weight, weight.double() @ weight.double().T + bias.double())
+
+    def add(self, features: Tensor, logits: Tensor) -> None:
+        for row, scores in zip(features.double().tolist(), logits.double().tolist(), strict=True):
+            self.supports[scores.index(max(scores))].append((entropy(scores), row))
+        self.supports = [sorted(of_class, key=lambda pair: pair[0])[: self.most] for of_class in self.supports]
+
+    def __call__(self, features: Tensor, logits: Tensor) -> Tensor:
+        self.add(features, logits)
+        width = features.shape[1]
+        outputs = torch.zeros(len(features), len(self.supports), dtype=torch.float64)
+        for k, of_class in enumerate(self.supports):
+            lengths = [math.sqrt(math.fsum(v * v for v in row)) for _, row in of_class]
+            total = [
+                math.fsum(row[f] / length for (_, row), length in zip(of_class, lengths, strict=True))
+                for f in range(width)
+            ]
+            length = max(math.sqrt(math.fsum(value * value for value in total)), NORM_FLOOR)
+            for i, row in enumerate(features.double().tolist()):
+                outputs[i, k] = math.fsum(x * y for x, y in zip(row, total, strict=True)) / length
+        return outputs

@@ -24,7 +24,7 @@ from typing import Any
 
 from findtta.errors import MissingExtraError, OptionError, UnknownNameError, close_matches, few, first_line
 
-_REFERENCE = re.compile(r"(.+\.py|[^\W\d][\w.]*):[^\W\d]\w*")
+_REFERENCE = re.compile(r"(.+\.py|[^\W\d][\w.]*):[^\W\d]\w*(\+[\w-]+)?")  # a method may be followed by another
 _OPTIONS = re.compile(r":(?=\s*[\w-]+\s*=)")  # where they begin, as in "mine.py:Mine:beta=0.3"
 _FILE = re.compile(r"[^=]*?\.py(?=:)")
 

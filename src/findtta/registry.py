@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from findtta.algorithms.base import Adapted, Cost
+from findtta.algorithms.outputs import combine
 from findtta.options import Options, make_options
 from findtta.plugins import Kind
 from findtta.tables import render
@@ -27,11 +28,26 @@ BUILT_IN: dict[str, str] = {
     "roid": "findtta.algorithms.roid:ROID",
     "tbr": "findtta.algorithms.tbr:TBR",
     "unmix-tns": "findtta.algorithms.unmix_tns:UnMixTNS",
+    "instance": "findtta.algorithms.instance:Instance",
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
     "find-soft": "findtta.algorithms.find_soft:FINDSoft",
+    "lame": "findtta.algorithms.lame:LAME",
+    "t3a": "findtta.algorithms.t3a:T3A",
 }
-METHOD = Kind(
+
+
+class _Methods(Kind):
+    """Methods, and pairs such as ``find+lame``: a method, and one that changes its outputs."""
+
+    def load(self, name: str) -> Any:
+        under, plus, top = name.rpartition("+")
+        if plus and self.knows(under):  # and not a folder with a plus in its name
+            return combine(super().load(under), super().load(top))
+        return super().load(name)
+
+
+METHOD = _Methods(
     "method",
     BUILT_IN,
     "a subclass of findtta.Adapted",

@@ -16,7 +16,7 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from findtta.collapse import Collapse
-from findtta.errors import InputError, UnusedLayerWarning, few
+from findtta.errors import InputError, UnsupportedModelError, UnusedLayerWarning, few
 from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
 from findtta.layers.stand_in import CallLock, CallState, StandIn
 from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, replace_norms, restore_norms
@@ -308,6 +308,17 @@ class Adapted(StandIn):
             return result
 
         return call
+
+
+def require_logits(outputs: Any, method: str) -> Tensor:
+    """Return what a model returned; raise unless that is logits."""
+    if isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.is_floating_point():
+        return outputs
+    came = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
+    raise UnsupportedModelError(
+        f"model must return logits of shape (batch, classes) for method {method!r}, but it returned {came}. "
+        "Wrap it in a module that returns the logits alone."
+    )
 
 
 class _NoGradient(torch.autograd.Function):

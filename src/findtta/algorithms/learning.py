@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from findtta.algorithms.base import Adapted, Cost
+from findtta.algorithms.base import Adapted, Cost, require_logits
 from findtta.algorithms.memory_bank import MemoryBank
 from findtta.algorithms.moving import MovingStatistics, moving_statistics
 from findtta.algorithms.presets import GradientOptions
@@ -167,13 +167,7 @@ class GradientAdapted(Adapted):
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Run the model on a batch, and raise unless it returns logits."""
-        logits = self.run(inputs)
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or not logits.is_floating_point():
-            came = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise UnsupportedModelError(
-                f"model must return logits of shape (batch, classes) for method {self.name!r}, but it returned "
-                f"{came}. Wrap it in a module that returns the logits alone."
-            )
+        logits = require_logits(self.run(inputs), self.name)
         if self.options.num_classes not in (None, logits.shape[1]):
             raise OptionError(
                 f"num_classes is {self.options.num_classes}, but the model returns {logits.shape[1]} "
