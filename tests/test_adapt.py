@@ -285,6 +285,7 @@ def test_catalogue_describes_the_built_in_methods():
         "cold_start": 10,
         "partitioner": "first-neighbor",
         "partitioner_options": None,
+        "variance": "biased",
     }
     assert "alpha = 0.8" in str(catalogue["find"])
 

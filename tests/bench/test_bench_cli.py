@@ -83,7 +83,7 @@ def test_presets_are_listed(capsys):
     assert main(["bench", "--list"]) == 0
     output = capsys.readouterr().out
     assert "quick" in output
-    assert "56" in output  # runs of the preset 'methods'
+    assert "84" in output  # runs of the preset 'methods'
 
 
 def test_a_dry_run_computes_nothing(capsys, runs):
@@ -204,7 +204,7 @@ WRONG = {
     "nothing": ([], "grid must be given"),
     "grid": (["quik"], "Did you mean 'quick'"),
     "grid file": (["nowhere/grid.toml"], "there is no file 'nowhere/grid.toml'"),
-    "method": ([*MODEL, "--methods", "find,tbm"], "Did you mean 'tbn'"),
+    "method": ([*MODEL, "--methods", "find,tennt"], "Did you mean 'tent'"),
     "option": ([*MODEL, "--methods", "find:alpa=1"], "Did you mean 'alpha'"),
     "stream": ([*MODEL, "--streams", "crossmx"], "Did you mean 'crossmix'"),
     "data": ([*MODEL, "--data", "shape"], "Did you mean 'shapes'"),
