@@ -8,7 +8,7 @@ import findtta
 pytestmark = pytest.mark.slow
 
 SIZES = {"resnet50": 64, "efficientvit_m5": 224}
-OPTIONS = {"vida": {"views": 2}}
+OPTIONS = {"vida": {"views": 2}, "cotta": {"views": 2}}
 
 
 @pytest.fixture(scope="module", params=SIZES)

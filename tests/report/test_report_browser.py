@@ -90,7 +90,7 @@ def test_sorting_works_from_the_keyboard_and_puts_what_is_missing_last(page):
 
 
 def test_costs_sort_from_the_least(page):
-    page.click("#setting-1 .tabs button:nth-child(5)")
+    page.click("#setting-1 .tabs button:nth-child(6)")
     assert page.evaluate("document.querySelector('#setting-1 .panel:not([hidden])').dataset.title") == "Latency"
     page.click(f"{FIRST} th[data-stream=crossmix] button")
     assert column(page, 0)[0] == "source"
@@ -252,7 +252,7 @@ def test_numbers_on_colours_can_be_read(opened, scheme):
 
 def test_without_scripts_all_tables_and_charts_are_there(opened):
     page = opened(java_script_enabled=False)
-    assert page.locator("#setting-1 .panel table:visible").count() == 6
+    assert page.locator("#setting-1 .panel table:visible").count() == 7
     assert page.locator("#setting-1 .chart:visible").count() > 8
     assert page.locator("#filters:visible, #theme:visible, .sort:visible, .tabs:visible").count() == 0
 

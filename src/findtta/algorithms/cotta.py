@@ -20,7 +20,12 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
 from findtta.algorithms.presets import OFFICIAL_FIRST, PRESETS
-from findtta.algorithms.teacher import TeacherStudent, symmetric_cross_entropy, teacher_cross_entropy
+from findtta.algorithms.teacher import (
+    TeacherStudent,
+    forget_cached_biases,
+    symmetric_cross_entropy,
+    teacher_cross_entropy,
+)
 from findtta.algorithms.views import ViewOptions
 from findtta.functional.moments import widen
 from findtta.layers.surgery import NormSite
@@ -77,13 +82,19 @@ class CoTTA(TeacherStudent):
 
     def learn(self, inputs: Tensor) -> Tensor:
         teacher_logits = self._teacher_logits(inputs)
+        forget_cached_biases(self.student)
         student_logits = self.student(inputs)
         divergence = symmetric_cross_entropy if self.options.symmetric else teacher_cross_entropy
         if self.descend(divergence(student_logits, teacher_logits).mean()):
             self.follow(self.trained_names, 1 - self.options.ema)
             if self.options.restore_probability:
                 self.restore_some(self.options.restore_probability)
+        forget_cached_biases(self.student)
         return teacher_logits
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        forget_cached_biases(self.model)
+        return super().run(*args, **kwargs)
 
     def predict(self, inputs: Tensor) -> Tensor:
         usable, drawn = inputs.isfinite().flatten(1).all(1), self.generator.get_state()

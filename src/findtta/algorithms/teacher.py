@@ -55,3 +55,11 @@ def teacher_cross_entropy(student_logits: Tensor, teacher_logits: Tensor) -> Ten
 def symmetric_cross_entropy(one: Tensor, other: Tensor) -> Tensor:
     """Mean of the cross-entropies of two predictions against each other, from logits, ``(B,)``."""
     return (teacher_cross_entropy(one, other) + teacher_cross_entropy(other, one)) / 2
+
+
+def forget_cached_biases(model: nn.Module) -> None:
+    """Drop attention biases that EfficientViT and others cache in evaluation mode: they are trained here."""
+    for module in model.modules():
+        cache = getattr(module, "attention_bias_cache", None)
+        if isinstance(cache, dict):
+            cache.clear()

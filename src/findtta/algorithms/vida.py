@@ -25,7 +25,12 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.teacher import TeacherStudent, symmetric_cross_entropy, teacher_cross_entropy
+from findtta.algorithms.teacher import (
+    TeacherStudent,
+    forget_cached_biases,
+    symmetric_cross_entropy,
+    teacher_cross_entropy,
+)
 from findtta.algorithms.views import ViewOptions
 from findtta.errors import UnsupportedModelError
 from findtta.layers.rank_adapters import BranchScales, add_branches, remove_branches
@@ -156,11 +161,3 @@ class ViDA(TeacherStudent):
 def scales_of(*models: nn.Module) -> list[BranchScales]:
     """List the weights of the branches of models."""
     return [module for model in models for module in model.modules() if isinstance(module, BranchScales)]
-
-
-def forget_cached_biases(model: nn.Module) -> None:
-    """Drop attention biases that EfficientViT and others cache in evaluation mode: they are trained here."""
-    for module in model.modules():
-        cache = getattr(module, "attention_bias_cache", None)
-        if isinstance(cache, dict):
-            cache.clear()
