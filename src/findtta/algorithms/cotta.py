@@ -92,10 +92,6 @@ class CoTTA(TeacherStudent):
         forget_cached_biases(self.student)
         return teacher_logits
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        forget_cached_biases(self.model)
-        return super().run(*args, **kwargs)
-
     def predict(self, inputs: Tensor) -> Tensor:
         usable, drawn = inputs.isfinite().flatten(1).all(1), self.generator.get_state()
         # Samples that are not finite must not change what is drawn for the others, nor for later batches.

@@ -5,6 +5,7 @@ once and belong to both.
 """
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,10 @@ class TeacherStudent(Augmenting):
         shared = {id(p): p for p in self.model.parameters() if id(p) not in trained}
         self.student = copy.deepcopy(self.model, shared)
         return self.student
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        forget_cached_biases(self.model)
+        return super().run(*args, **kwargs)
 
     @torch.inference_mode(False)
     def reset(self) -> None:

@@ -133,10 +133,6 @@ class ViDA(TeacherStudent):
         forget_cached_biases(self.student)
         return teacher_logits
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        forget_cached_biases(self.model)
-        return super().run(*args, **kwargs)
-
     def _set_scales(self, uncertainty: Tensor) -> None:
         """Weigh the branches by the uncertainty: the high-rank ones more above the threshold, less below it."""
         change = torch.where(uncertainty >= self.options.threshold, uncertainty, -uncertainty)
