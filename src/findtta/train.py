@@ -23,6 +23,9 @@ from findtta.models.check import clean_accuracy
 from findtta.models.weights import write_weights
 from findtta.options import AtLeastZero, Count, Fraction, Options, Positive, Seed, option, require_device
 
+#: The part of the training in which the images grow to their full size.
+GROWING = 2 / 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Options):
@@ -40,6 +43,11 @@ class Recipe(Options):
     )
     optimizer: Literal["sgd", "adamw"] = option("sgd", "the optimizer", shown="sgd, or adamw for ViTs")
     label_smoothing: Fraction = option(0.0, "label smoothing of the cross-entropy")
+    first_size: Fraction = option(
+        1.0,
+        "side of the first images as a fraction of their full side, which they reach after two thirds of the "
+        "training; smaller images take less time",
+    )
     images_per_epoch: Count = option(10_000, "of shapes: new images drawn for each epoch")
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "precision of the forward pass; auto is bfloat16 on a GPU and float32 on a CPU"
@@ -50,6 +58,8 @@ class Recipe(Options):
         super().__post_init__()
         if self.warmup == 1:
             raise OptionError("warmup must be below 1, got 1: the learning rate must fall again.")
+        if self.first_size == 0:
+            raise OptionError("first_size must be above 0, got 0: an image needs pixels.")
 
     def rate(self, progress: float) -> float:
         """Return the learning rate at a point of the training, from 0 at its start to 1 at its end."""
@@ -57,6 +67,13 @@ class Recipe(Options):
             return self.learning_rate * (progress + 1e-3) / (self.warmup + 1e-3)
         falling = (progress - self.warmup) / (1 - self.warmup)
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * falling))
+
+    def side(self, progress: float, full: int) -> int:
+        """Return the side of the images at a point of the training: a multiple of 4 until it is the full side."""
+        grown = min(1.0, progress / GROWING)
+        if grown == 1 or self.first_size == 1:
+            return full
+        return min(full, max(4, 4 * round(full * (self.first_size + (1 - self.first_size) * grown) / 4)))
 
 
 def default_recipe(data: str, arch: str, **changes: Any) -> Recipe:
@@ -93,18 +110,19 @@ class Augmented:
     """The clean images of a dataset, shifted by up to four pixels and mirrored at random."""
 
     def __init__(self, dataset: DomainDataset, seed: int, pad: int = 4) -> None:
-        self._dataset, self._seed, self._pad = dataset, seed, pad
+        self._seed, self._pad = seed, pad
         self._labels = dataset.labels(CLEAN)
+        # Kept in memory, so that image files are decoded once and not in every epoch.
+        self._images = dataset.images(CLEAN, np.arange(len(self._labels)))
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def batch(self, epoch: int, positions: Rows) -> tuple[Images, Labels]:
         """Read the images at these positions, in the crop and orientation of an epoch."""
-        images = self._dataset.images(CLEAN, positions)
         keys = sample_keys(self._seed, positions, "augment", epoch)
         top, left, mirrored = integers(keys, 0, 2 * self._pad + 1, 3).T
-        return crop(images, top, left, mirrored % 2 == 1, self._pad), self._labels[positions]
+        return crop(self._images[positions], top, left, mirrored % 2 == 1, self._pad), self._labels[positions]
 
 
 #: Gives the images of an epoch, the same for the same seed, epoch and position.
@@ -165,7 +183,7 @@ def train(
             epoch, position = divmod(step, batches)
             order = np.random.default_rng((recipe.seed, epoch)).permutation(len(source))
             rows = order[position * recipe.batch_size : (position + 1) * recipe.batch_size]
-            loss = _step(model, optimizer, *source.batch(epoch, rows), recipe, recipe.rate(step / total))
+            loss = _step(model, optimizer, *source.batch(epoch, rows), recipe, step / total)
             bar.update()
             if step % 20 == 0:
                 bar.set_postfix(epoch=epoch + 1, loss=f"{loss.item():.3f}")
@@ -201,14 +219,18 @@ def _step(
     images: Images,
     labels: Labels,
     recipe: Recipe,
-    rate: float,
+    progress: float,
 ) -> torch.Tensor:
     device = model.mean.device
+    inputs = to_input(images, device)
+    side = recipe.side(progress, inputs.shape[-1])
+    if side != inputs.shape[-1]:
+        inputs = F.interpolate(inputs, (side, side), mode="bilinear", antialias=True)
     low = recipe.precision == "bfloat16" or (recipe.precision == "auto" and device.type == "cuda")
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = recipe.rate(progress)
     with torch.autocast(device.type, torch.bfloat16, enabled=low):
-        logits = model(to_input(images, device))
+        logits = model(inputs)
     loss = F.cross_entropy(
         logits.float(), torch.from_numpy(labels).to(device), label_smoothing=recipe.label_smoothing
     )
