@@ -1,7 +1,7 @@
 """What serving costs: the server against the same model called directly, in turn, on the same images.
 
 ``python benchmarks/served.py`` starts ``findtta serve`` with the options that it is given, and prints for rounds
-that alternate between the two: images per second at 64 connections and of an offline loop in batches of 64, once
+that alternate between the two: images per second at many connections and of an offline loop in batches of 64, once
 on pixels and once on the files that the clients send; the latency of one image; and the CPU time of client, HTTP
 side and replica, since on few cores they compete.
 """
@@ -32,7 +32,7 @@ from findtta.serve import Settings
 from findtta.serve.requests import read_images
 from findtta.tables import render
 
-CONNECTIONS = BATCH = 64
+BATCH = 64
 SINGLES = 100
 
 
@@ -40,6 +40,7 @@ def main() -> int:
     """Measure, and print medians and quartiles over the rounds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=4000, help="requests per round (default: 4000)")
+    parser.add_argument("--connections", type=int, default=64, help="connections at one time (default: 64)")
     parser.add_argument("--rounds", type=int, default=5, help="how often to go round (default: 5)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of replica and loop (default: 1)")
     parser.add_argument("server", nargs="*", help="further options of 'findtta serve', behind --")
@@ -53,10 +54,12 @@ def main() -> int:
     command = [sys.executable, "-m", "findtta", "serve", "--port", "0", "--threads", str(arguments.threads)]
     rounds = []
     with running([*command, *arguments.server]) as (url, server):
-        measure(url, server, 500, predictor, files, pixels)  # to warm up
+        measure(url, server, 500, arguments.connections, predictor, files, pixels)  # to warm up
         for number in range(arguments.rounds):
             print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
-            rounds.append(measure(url, server, arguments.requests, predictor, files, pixels))
+            rounds.append(
+                measure(url, server, arguments.requests, arguments.connections, predictor, files, pixels)
+            )
     rows = [(name, *quartiles([each[name] for each in rounds])) for name in rounds[0]]
     print(render(("", "lower quartile", "median", "upper quartile"), rows))
     return 0
@@ -86,7 +89,13 @@ def get(url: str) -> Any:
 
 
 def measure(
-    url: str, server: psutil.Process, requests: int, predictor: Predictor, files: list[bytes], pixels: list[Pixels]
+    url: str,
+    server: psutil.Process,
+    requests: int,
+    connections: int,
+    predictor: Predictor,
+    files: list[bytes],
+    pixels: list[Pixels],
 ) -> dict[str, float]:
     """Return the figures of one round."""
     limits = Settings().image_limits
@@ -106,7 +115,7 @@ def measure(
     on_pixels, on_files = offline(lambda where: pixels[where]), offline(decode)
     processes = {"client": psutil.Process(), "HTTP side": server, "replica": replicas(server.pid)[0]}
     before = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
-    found = asyncio.run(drive(LoadOptions(url=url, requests=requests, saturate=True, concurrency=CONNECTIONS)))
+    found = asyncio.run(drive(LoadOptions(url=url, requests=requests, saturate=True, concurrency=connections)))
     after = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
     require_passed(found)
     served = found["images_per_second"]
@@ -121,7 +130,7 @@ def measure(
     return {
         "images/s offline, pixels in memory": on_pixels,
         "images/s offline, files decoded first": on_files,
-        f"images/s served, {CONNECTIONS} connections": served,
+        f"images/s served, {connections} connections": served,
         "served / offline on pixels": served / on_pixels,
         "served / offline on files": served / on_files,
         "p50 in ms": found["milliseconds"]["good"]["p50"],
