@@ -164,8 +164,8 @@ class Markov(Scenario):
     With probability ``domain_stay`` a sample has the domain of the one before, else any, in proportion to what is
     left of each; and so for the class, independently. With 0 and 0 this is CrossMix in another order. The
     ``domain_ratio`` is how many samples the most frequent domain has for one of the rarest, those between in
-    geometric steps, in an order that is drawn; with 1 all samples are used. The ``class_ratio`` is that of classes.
-    No sample comes twice: where what should stay has run out, first the class changes, then the domain.
+    geometric steps, in an order that is drawn; with 1 all samples are used. The ``class_ratio`` is that of
+    classes. No sample comes twice: where what should stay has run out, first the class changes, then the domain.
     """
 
     name = "markov"
