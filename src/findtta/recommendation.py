@@ -379,8 +379,10 @@ def weigh(collected: Collected) -> tuple[dict[str, Evidence], list[str], float]:
     says how much of the variety of drift lies between batches.
     """
     predictions, sizes = collected.predictions, collected.sizes
-    first = {method: name for name, (method, _) in reversed(collected.methods.items()) if method != SOURCE}
-    judges = list(first.values()) or [SOURCE]
+    first: dict[str, str] = {}
+    for name, (method, _) in collected.methods.items():
+        first.setdefault(method, name)
+    judges = [name for method, name in first.items() if method != SOURCE] or [SOURCE]
     evidence = {}
     for name, (images, mirrored) in predictions.items():
         others = [predictions[other] for other in judges if other != name] or [predictions[SOURCE]]
