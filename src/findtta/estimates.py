@@ -18,14 +18,14 @@ Counts = Sequence[int] | NDArray[np.integer]
 #: By how much a method is more accurate than another for each unit by which its evidence is higher; fitted, as the
 #: number below, on streams that no reported result comes from (benchmarks/recommend.py --fit).
 WEIGHTS: Mapping[str, float] = {
-    "stability": 0.36,
-    "spread": 0.60,
-    "agreement": 0.34,
-    "classes_if_mixed": 1.0,
-    "classes_if_sorted": -1.6,
+    "stability": 0.4,
+    "spread": 0.85,
+    "agreement_if_mixed": 0.5,
+    "classes_if_mixed": 0.85,
+    "classes_if_sorted": -1.25,
 }
 #: How much accuracy methods lose on average for each image in which one disagrees with the others.
-DISAGREEMENT_COST = 1.4
+DISAGREEMENT_COST = 1.25
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Evidence:
         stability: How often an image and its mirror image are of the same predicted class.
         spread: Entropy of the mean prediction, in units of that of all classes alike. Drift that the method leaves
             in pushes images into few classes.
-        agreement: How often the predicted class is the one that other methods predict together.
+        agreement: How often another method predicts the same class, on average over the others.
         classes: Part of the variance of the predictions that lies between batches, less what chance gives: how
             much of the classes of a batch the method keeps.
     """
@@ -51,7 +51,8 @@ class Evidence:
 
         Where batches are alike in drift, their predictions may only differ because of their classes, and a method
         that removes the difference removes classes. Where batches differ in drift (``drift_between`` near 1),
-        predictions that follow the batch follow the drift.
+        predictions that follow the batch follow the drift; and agreement with methods that make no use of
+        the batch says little.
         """
         terms = self.terms(drift_between)
         return math.fsum(WEIGHTS[name] * value for name, value in terms.items())
@@ -61,25 +62,25 @@ class Evidence:
         return {
             "stability": self.stability,
             "spread": self.spread,
-            "agreement": self.agreement,
+            "agreement_if_mixed": self.agreement * (1 - drift_between),
             "classes_if_mixed": self.classes * (1 - drift_between),
             "classes_if_sorted": self.classes * drift_between,
         }
 
 
-def collect_evidence(probabilities: Floats, mirrored: Floats, others: Floats, sizes: Counts) -> Evidence:
+def collect_evidence(probabilities: Floats, mirrored: Floats, others: Sequence[Floats], sizes: Counts) -> Evidence:
     """Return the evidence about one method.
 
     Args:
         probabilities: Its predictions.
         mirrored: Its predictions for the mirror images.
-        others: The mean prediction of other methods for both.
+        others: The predictions of other methods.
         sizes: The number of images of each batch.
     """
     return Evidence(
         stability=stability(probabilities, mirrored),
         spread=spread((probabilities + mirrored) / 2),
-        agreement=agreement(probabilities, mirrored, others),
+        agreement=agreement(probabilities, others),
         classes=between_batches(probabilities, sizes),
     )
 
@@ -116,10 +117,10 @@ def spread(probabilities: Floats) -> float:
     return float(entropy(probabilities.mean(0)) / math.log(probabilities.shape[1]))
 
 
-def agreement(probabilities: Floats, mirrored: Floats, others: Floats) -> float:
-    """Return how often the classes predicted for images and mirror images are the most probable of ``others``."""
-    most = others.argmax(1)
-    return float(((probabilities.argmax(1) == most).mean() + (mirrored.argmax(1) == most).mean()) / 2)
+def agreement(probabilities: Floats, others: Sequence[Floats]) -> float:
+    """Return how often one of ``others`` predicts the same class, on average over them."""
+    predicted = probabilities.argmax(1)
+    return float(np.mean([(predicted == other.argmax(1)).mean() for other in others]))
 
 
 def between_batches(values: Floats, sizes: Counts) -> float:

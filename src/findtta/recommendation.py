@@ -382,11 +382,12 @@ def weigh(collected: Collected) -> tuple[dict[str, Evidence], list[str], float]:
     first: dict[str, str] = {}
     for name, (method, _) in collected.methods.items():
         first.setdefault(method, name)
-    judges = [name for method, name in first.items() if method != SOURCE] or [SOURCE]
+    judges = {method: name for method, name in first.items() if method != SOURCE} or first
     evidence = {}
-    for name, (images, mirrored) in predictions.items():
-        others = [predictions[other] for other in judges if other != name] or [predictions[SOURCE]]
-        mean = np.mean([each.mean(0) for each in others], 0)
-        evidence[name] = estimates.collect_evidence(images, mirrored, mean, sizes)
+    for name, (own, _) in collected.methods.items():
+        # Other settings of the same method agree with it, right or wrong.
+        others = [predictions[judge][0] for method, judge in judges.items() if method != own]
+        images, mirrored = predictions[name]
+        evidence[name] = estimates.collect_evidence(images, mirrored, others or [predictions[SOURCE][0]], sizes)
     logarithms = np.log(np.maximum(collected.drift, np.finfo(np.float64).tiny))
-    return evidence, judges, max(0.0, estimates.between_batches(logarithms, sizes))
+    return evidence, [*judges.values()], max(0.0, estimates.between_batches(logarithms, sizes))
