@@ -53,31 +53,37 @@ def main() -> int:
     pixels, _ = read_images(files, settings.image_limits, predictor.preprocess)
     command = [sys.executable, "-m", "findtta", "serve", "--port", "0", "--threads", str(arguments.threads)]
     rounds = []
-    with running([*command, *arguments.server]) as (url, server):
+    with running([*command, *arguments.server]) as (url, server, start):
         measure(url, server, 500, arguments.connections, predictor, files, pixels)  # to warm up
         for number in range(arguments.rounds):
             print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
             rounds.append(
                 measure(url, server, arguments.requests, arguments.connections, predictor, files, pixels)
             )
+    print(", ".join(f"{name} {value:.1f}" for name, value in start.items()), end="\n\n")
     rows = [(name, *quartiles([each[name] for each in rounds])) for name in rounds[0]]
     print(render(("", "lower quartile", "median", "upper quartile"), rows))
     return 0
 
 
 @contextlib.contextmanager
-def running(command: list[str]) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a server; gives its URL and its process as soon as it has nothing to do but to serve."""
+def running(command: list[str]) -> Iterator[tuple[str, psutil.Process, dict[str, float]]]:
+    """Run a server; gives its URL, its process and what its start took, once it has nothing else to do."""
+    begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             sys.exit("the server did not start")
-        url = line.split()[-1]
+        url, server = line.split()[-1], psutil.Process(process.pid)
+        start = {"seconds until ready": time.perf_counter() - begin}
+        memory = [one.memory_full_info() for one in (server, *server.children(recursive=True))]
+        start["MB when ready"] = sum(one.pss for one in memory) / 1e6
+        start["MB with shared pages counted in each process"] = sum(one.rss for one in memory) / 1e6
         try:
             while get(f"{url}/v1/overview")["status"] == "computing":
                 time.sleep(0.5)
-            yield url, psutil.Process(process.pid)
+            yield url, server, start
         finally:
             process.terminate()
 
