@@ -8,6 +8,7 @@ runs on it, and another one started.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -42,7 +43,7 @@ def main() -> int:
         # Room for all replicas on the nodes that are left when one is killed.
         room = -(-2 * arguments.replicas // max(arguments.nodes - 1, 1))
         nodes = deque(cluster.add_node(num_cpus=room, **_MEMORY) for _ in range(arguments.nodes))
-        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         serve.start(proxy_location="EveryNode", http_options={"host": "127.0.0.1", "port": arguments.port})
         serve.run(build(Settings(ray_address="auto", replicas=arguments.replicas)), name=APP_NAME)
         print(f"url http://127.0.0.1:{arguments.port} pid {os.getpid()}", flush=True)

@@ -2,8 +2,8 @@
 
 ``python benchmarks/served.py`` starts ``findtta serve`` with the options that it is given, and prints for rounds
 that alternate between the two: images per second at many connections and of an offline loop in batches of 64, once
-on pixels and once on the files that the clients send; the latency of one image; and the CPU time of client, HTTP
-side and replica, since on few cores they compete.
+on pixels and once on the files that the clients send; the latency of one image; and the CPU time of client,
+replica and the rest of the server, since on few cores they compete. ``-- --executor ray`` measures Ray Serve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,31 +53,37 @@ def main() -> int:
     pixels, _ = read_images(files, settings.image_limits, predictor.preprocess)
     command = [sys.executable, "-m", "findtta", "serve", "--port", "0", "--threads", str(arguments.threads)]
     rounds = []
-    with running([*command, *arguments.server]) as (url, server):
+    with running([*command, *arguments.server]) as (url, server, start):
         measure(url, server, 500, arguments.connections, predictor, files, pixels)  # to warm up
         for number in range(arguments.rounds):
             print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
             rounds.append(
                 measure(url, server, arguments.requests, arguments.connections, predictor, files, pixels)
             )
+    print(", ".join(f"{name} {value:.1f}" for name, value in start.items()), end="\n\n")
     rows = [(name, *quartiles([each[name] for each in rounds])) for name in rounds[0]]
     print(render(("", "lower quartile", "median", "upper quartile"), rows))
     return 0
 
 
 @contextlib.contextmanager
-def running(command: list[str]) -> Iterator[tuple[str, psutil.Process]]:
-    """Run a server; gives its URL and its process as soon as it has nothing to do but to serve."""
+def running(command: list[str]) -> Iterator[tuple[str, psutil.Process, dict[str, float]]]:
+    """Run a server; gives its URL, its process and what its start took, once it has nothing else to do."""
+    begin = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             sys.exit("the server did not start")
-        url = line.split()[-1]
+        url, server = line.split()[-1], psutil.Process(process.pid)
+        start = {"seconds until ready": time.perf_counter() - begin}
+        memory = [one.memory_full_info() for one in (server, *server.children(recursive=True))]
+        start["MB when ready"] = sum(one.pss for one in memory) / 1e6
+        start["MB with shared pages counted in each process"] = sum(one.rss for one in memory) / 1e6
         try:
             while get(f"{url}/v1/overview")["status"] == "computing":
                 time.sleep(0.5)
-            yield url, psutil.Process(process.pid)
+            yield url, server, start
         finally:
             process.terminate()
 
@@ -113,10 +119,9 @@ def measure(
         return read_images(files[where], limits, predictor.preprocess)[0]
 
     on_pixels, on_files = offline(lambda where: pixels[where]), offline(decode)
-    processes = {"client": psutil.Process(), "HTTP side": server, "replica": replicas(server.pid)[0]}
-    before = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+    before = cpu_seconds(server)
     found = asyncio.run(drive(LoadOptions(url=url, requests=requests, saturate=True, concurrency=connections)))
-    after = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
+    after = cpu_seconds(server)
     require_passed(found)
     served = found["images_per_second"]
     alone = asyncio.run(drive(LoadOptions(url=url, requests=SINGLES, saturate=True, concurrency=1)))
@@ -134,11 +139,22 @@ def measure(
         "served / offline on pixels": served / on_pixels,
         "served / offline on files": served / on_files,
         "p50 in ms": found["milliseconds"]["good"]["p50"],
-        **{f"CPU ms per image, {name}": 1000 * (after[name] - before[name]) / requests for name in processes},
+        **{f"CPU ms per image, {name}": 1000 * (after[name] - before[name]) / requests for name in after},
         "one image in ms, served": one,
         "one image in ms, offline": one_offline,
         "one image in ms, difference": one - one_offline,
     }
+
+
+def cpu_seconds(server: psutil.Process) -> dict[str, float]:
+    """Return the CPU time that client, replicas and the rest of the server have taken."""
+
+    def total(processes: Iterable[psutil.Process]) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    models = replicas(server.pid)
+    rest = {server, *server.children(recursive=True)} - set(models)
+    return {"client": total([psutil.Process()]), "replica": total(models), "rest of the server": total(rest)}
 
 
 def require_passed(found: dict[str, Any]) -> None:

@@ -425,6 +425,7 @@ def test_counters():
         await ask(frontend.app, "POST", "/v1/predict", batch, JSON)
         await ask(frontend.app, "POST", "/v1/predict", png(50), PNG)
         await ask(frontend.app, "POST", "/v1/predict", b"", PNG)
+        await ask(frontend.app, "POST", "/v1/predict", b"", {**PNG, "Content-Length": "999999999"})
         await ask(frontend.app, "GET", "/who/knows")
         return (await ask(frontend.app, "GET", "/metrics")).text.splitlines()
 
@@ -432,9 +433,10 @@ def test_counters():
     for line in (
         'findtta_requests_total{route="/v1/predict",status="200"} 2.0',
         'findtta_requests_total{route="/v1/predict",status="422"} 1.0',
+        'findtta_requests_total{route="/v1/predict",status="413"} 1.0',
         'findtta_requests_total{route="other",status="404"} 1.0',
-        'findtta_request_seconds_count{route="/v1/predict"} 3.0',
-        'findtta_request_seconds_bucket{le="7.5",route="/v1/predict"} 3.0',
+        'findtta_request_seconds_count{route="/v1/predict"} 4.0',
+        'findtta_request_seconds_bucket{le="7.5",route="/v1/predict"} 4.0',
         f'findtta_build_info{{version="{findtta.__version__}"}} 1.0',
         'findtta_batch_size_bucket{le="1.0"} 1.0',
         'findtta_batch_size_bucket{le="4.0"} 2.0',

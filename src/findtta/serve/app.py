@@ -298,7 +298,7 @@ class Guard:
     """What every request passes first: names it, requires the key, bounds its body, counts and logs the response.
 
     All but probes and pages require the key. The bytes of a body are counted while it arrives, whatever its
-    header says. Responses are counted by the template of their route; those without a route are counted together.
+    header says. Responses are counted by the template of their route; those that reached none are counted together.
     """
 
     app: ASGIApp
@@ -352,22 +352,19 @@ class Guard:
 
 
 def _bounded(receive: Receive, headers: Headers, most: int) -> Receive:
-    """Refuse a body with too many bytes: at once if its header says so, and otherwise as it arrives."""
+    """Refuse a body with too many bytes: before it is read if its header says so, and otherwise as it arrives."""
     received = 0
-    declared = headers.get("content-length", "")
+    length = headers.get("content-length", "")
+    declared = int(length[:20]) if length.isdecimal() else 0
 
     async def bounded() -> Message:
         nonlocal received
-        message = await receive()
+        message = await receive() if declared <= most else {}
         received += len(message.get("body", b""))
-        require_size(received)
+        if max(received, declared) > most:
+            raise RequestError(413, "body_too_large", f"the body must have at most {most:,} bytes.")
         return message
 
-    def require_size(size: int) -> None:
-        if size > most:
-            raise RequestError(413, "body_too_large", f"the body must have at most {most:,} bytes.")
-
-    require_size(int(declared[:20]) if declared.isdecimal() else 0)
     return bounded
 
 
