@@ -87,7 +87,8 @@ def _short(value: object) -> str:
 def index() -> str:
     """Return the page that lists all methods."""
     rows = [f"| [{name}]({name}.md) | {describe(load_method(name)).summary} |" for name in BUILT_IN]
-    return "\n".join(["# Methods", "", "| method | what it does |", "|---|---|", *rows]) + "\n"
+    about = "All of them on all streams: the [leaderboard](../leaderboard.md)."
+    return "\n".join(["# Methods", "", about, "", "| method | what it does |", "|---|---|", *rows]) + "\n"
 
 
 def main() -> int:
