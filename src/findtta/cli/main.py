@@ -27,6 +27,7 @@ COMMANDS = {
     "streams": "list the streams, or show in which order the images of one arrive",
     "train": "train a source model on a dataset",
     "inspect": "show which layers of a model can be adapted, and what looks wrong with them",
+    "recommend": "say which method to use for a model and unlabelled images, and why",
     "predict": "predict a folder of images, a list of paths or Parquet files; it can be interrupted",
     "export": "write an adapted model as an ONNX or torch.export file, and check the file against the model",
     "serve": "serve predictions over HTTP, in mixed batches",
