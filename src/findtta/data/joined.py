@@ -34,8 +34,8 @@ class JoinedDataset(DomainDataset):
     def _matched(part: DomainDataset, first: DomainDataset) -> DomainDataset:
         if part.image_size != first.image_size:
             raise InputError(
-                f"data: joined datasets must have images of one size, got {first.image_size} for {first.name!r} and "
-                f"{part.image_size} for {part.name!r}."
+                f"data: joined datasets must have images of one size, got {first.image_size} for {first.name!r} "
+                f"and {part.image_size} for {part.name!r}."
             )
         return match_classes(part, first.classes, len(first.classes))[0]
 
