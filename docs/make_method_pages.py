@@ -1,4 +1,4 @@
-"""Write one page per method from what its code declares.
+"""Write one page per method from what its code declares, and from the results behind the leaderboard.
 
 python docs/make_method_pages.py           write docs/methods/*.md
 python docs/make_method_pages.py --check   fail if a page is not what the code says
@@ -10,14 +10,18 @@ import argparse
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from findtta.bench.store import Store
 from findtta.registry import BUILT_IN, MethodInfo, describe, load_method
+from findtta.report import Board, boards, standing
 
 FOLDER = Path(__file__).parent / "methods"
+RESULTS = Path(__file__).parent / "results" / "leaderboard.jsonl.xz"
 
 
-def page(name: str) -> str:
+def page(name: str, found: Sequence[Board]) -> str:
     """Return the page of one method."""
     method = load_method(name)
     info = describe(method)
@@ -27,6 +31,7 @@ def page(name: str) -> str:
         re.sub(r":\w+:`~?([^`]+)`", r"`\1`", story.replace("``", "`")),
         f"`findtta.adapt(model, {name!r})`",
         f"**When it fails.** {info.weakness}",
+        *measured(name, found),
         "**Properties.** " + properties(info),
         "## Options",
         options_table(info),
@@ -34,6 +39,13 @@ def page(name: str) -> str:
     if info.presets:
         parts += ["## Presets", presets_table(info)]
     return "\n\n".join([*parts, "## Citation", info.citation]) + "\n"
+
+
+def measured(name: str, found: Sequence[Board]) -> list[str]:
+    """Return on which streams of the leaderboard a method is first, and on which it is below the source model."""
+    lines = [f"- {board.title}: {standing(board, name)}" for board in found if name in board.methods]
+    about = "**On the [leaderboard](../leaderboard.md)** (points over the source model, 95% intervals):"
+    return [about, "\n".join(lines)] if lines else []
 
 
 def properties(info: MethodInfo) -> str:
@@ -75,7 +87,8 @@ def _short(value: object) -> str:
 def index() -> str:
     """Return the page that lists all methods."""
     rows = [f"| [{name}]({name}.md) | {describe(load_method(name)).summary} |" for name in BUILT_IN]
-    return "\n".join(["# Methods", "", "| method | what it does |", "|---|---|", *rows]) + "\n"
+    about = "All of them on all streams: the [leaderboard](../leaderboard.md)."
+    return "\n".join(["# Methods", "", about, "", "| method | what it does |", "|---|---|", *rows]) + "\n"
 
 
 def main() -> int:
@@ -83,7 +96,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    pages = {f"{name}.md": page(name) for name in BUILT_IN} | {"README.md": index()}
+    found = boards(Store(RESULTS).all())
+    pages = {f"{name}.md": page(name, found) for name in BUILT_IN} | {"README.md": index()}
     stale = [name for name, text in pages.items() if not _is_written(FOLDER / name, text)]
     if check:
         print("\n".join(f"docs/methods/{name} is out of date" for name in stale) or "all pages are up to date")

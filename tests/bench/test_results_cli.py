@@ -191,6 +191,13 @@ def test_csv_export(results, store, tmp_path):
     assert [file.name for file in tmp_path.iterdir() if file.suffix == ".csv"] == [path.name]
 
 
+def test_an_exported_archive_is_read_like_the_folder(results, store, tmp_path):
+    path = tmp_path / "all.jsonl.xz"
+    code, output, _ = results("--export", str(path))
+    assert (code, output) == (0, f"{len(store.digests())} runs written to {path}\n")
+    assert Store(path).digests() == store.digests()
+
+
 def test_parquet_export(results, store, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "all of 'them'.parquet"
@@ -227,7 +234,7 @@ def test_places_that_cannot_be_written_are_clear_errors(results, tmp_path, suffi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--export all.xlsx", "--export must be a file ending in .csv or .parquet, got 'all.xlsx'"),
+        ("--export all.xlsx", "--export must be a file ending in .csv, .parquet or .jsonl.xz, got 'all.xlsx'"),
         ("--mix", "--mix belongs to --compare"),
         ("--value nll", "--value belongs to --compare"),
         ("--compare --rows stream --columns stream", "rows and columns must differ"),

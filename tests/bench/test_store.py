@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import lzma
 import os
 import signal
 import stat
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from findtta.bench import Result
-from findtta.bench.store import Store
+from findtta.bench.store import Store, archive
 from findtta.errors import InputError, OptionError, UnknownNameError
 from made_results import made, unplanned
 
@@ -247,7 +249,7 @@ def test_whatever_a_file_says_reading_does_not_raise(tmp_path_factory, fields):
 
 WRITER = """
 import sys
-from findtta.bench.store import Store
+from findtta.bench.store import Store, archive
 from made_results import made
 
 store = Store(sys.argv[1])
@@ -280,3 +282,43 @@ def test_a_kill_leaves_whole_results_and_at_most_hidden_files(store):
     visible = [name for name in names(store.folder) if not name.startswith(".")]
     assert visible == sorted(f"{result.digest}.json" for result in results)
     assert all(name.endswith(".part") for name in names(store.folder) if name.startswith("."))
+
+
+def test_an_archive_is_read_like_a_folder(store, tmp_path):
+    runs = [made(method, stream=stream) for method in ("source", "find") for stream in ("static", "crossmix")]
+    runs.append(made("tbn", error={"type": "OSError", "message": "gone"}))
+    path, again = tmp_path / "runs.jsonl.xz", tmp_path / "again.jsonl.xz"
+    archive(runs, path)
+    archive(reversed(runs), again)
+    assert path.read_bytes() == again.read_bytes()
+    read = Store(path)
+    assert {run.digest: run for run in read.all()} == {run.digest: run for run in runs}
+    assert read.find(runs[0].digest[:8]) == runs[0]
+    assert read.look_up("none") is None
+    with pytest.raises(OptionError, match="a folder that can be written to"):
+        read.require_writable()
+
+
+def test_an_archive_does_not_say_where_files_were(tmp_path):
+    run = made("find")
+    spec = {
+        **run.spec,
+        "data": "/home/me/a.npz+/home/me/b.npz",
+        "weights": "/home/me/w.pt",
+        "model": "/home/m.safetensors",
+    }
+    archive([dataclasses.replace(run, spec=spec)], tmp_path / "runs.jsonl.xz")
+    (read,) = Store(tmp_path / "runs.jsonl.xz").all()
+    assert (read.spec["data"], read.spec["weights"], read.spec["model"]) == (
+        "a.npz+b.npz",
+        "w.pt",
+        "m.safetensors",
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", lzma.compress(b"{"), lzma.compress(b"[]")])
+def test_a_damaged_archive_is_one_clear_error(tmp_path, content):
+    path = tmp_path / "runs.jsonl.xz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"archive .*runs\.jsonl\.xz' of results cannot be read"):
+        list(Store(path).all())

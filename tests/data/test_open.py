@@ -86,3 +86,53 @@ def test_paths_that_do_not_exist(source):
     with pytest.raises(InputError, match="does not exist") as caught:
         load(source)
     assert "domain/class/image" in str(caught.value)
+
+
+def test_first_rows_can_be_left_for_choosing_settings():
+    whole, rest = load("shapes", count=20), load("shapes", count=20, first=15)
+    assert rest.counts[0] == 5
+    np.testing.assert_array_equal(rest.images("fog@5", rows(0, 4)), whole.images("fog@5", rows(15, 19)))
+    assert rest.image_numbers(rows(0, 1), rows(2, 2)).tolist() == [17, 17]
+    few = rest.pick(["fog", "fog+snow"], limit=3, seed=1)  # corruptions can still be added, images drawn
+    assert set(few.image_numbers(rows(0, 0, 0), rows(0, 1, 2)).tolist()) <= {15, 16, 17, 18, 19}
+    assert few.domains == ("fog@5", "fog+snow@5")
+    for first in (20, -1, "5"):
+        with pytest.raises(OptionError, match="first must be a whole number from 0 to 19, got"):
+            load("shapes", count=20, first=first)
+
+
+def test_several_datasets_are_one(tmp_path):
+    np.savez(tmp_path / "photos.npz", images=pictures(3), labels=[0, 1, 0], classes=["cat", "dog"])
+    np.savez(tmp_path / "other.npz", images=pictures(2, seed=1), labels=[0, 1], classes=["dog", "cat"])
+    sketches = {"sketch": pictures(2, seed=2), "fog@5": pictures(2, seed=3)}
+    np.savez(tmp_path / "drawn.npz", **sketches, labels=[1, 1], classes=["cat", "dog"])
+    joined = load("+".join(str(tmp_path / f"{name}.npz") for name in ("photos", "other", "drawn")), seed=4)
+    assert joined.name == "photos-c (generated)+other+drawn"
+    assert joined.domains[:2] == ("clean", "gaussian_noise@1")
+    assert joined.domains[-3:] == ("other", "drawn/fog@5", "sketch")
+    assert joined.labels("other").tolist() == [1, 0]  # as the first dataset has them
+    np.testing.assert_array_equal(joined.images("other", rows(1)), pictures(2, seed=1)[[1]])
+    np.testing.assert_array_equal(joined.images("drawn/fog@5", rows(0)), sketches["fog@5"][[0]])
+    alone = load(tmp_path / "photos.npz", seed=4)
+    np.testing.assert_array_equal(joined.images("fog@5", rows(2)), alone.images("fog@5", rows(2)))
+    # Other datasets show other images; drift is one of the first's.
+    assert joined.image_numbers(rows(0, 96, 97), rows(1, 1, 1)).tolist() == [1, 4, 6]
+    assert joined.pick(["fog+snow", "sketch"]).domains == ("fog+snow@5", "sketch")
+    assert joined.pick().domains == alone.pick().domains
+    with pytest.raises(UnknownNameError, match="'nowhere' is neither"):
+        load(f"{tmp_path}/photos.npz+nowhere")
+
+
+def test_datasets_that_do_not_fit_together(tmp_path):
+    np.savez(tmp_path / "photos.npz", images=pictures(3), labels=[0, 1, 0], classes=["cat", "dog"])
+    np.savez(tmp_path / "large.npz", images=pictures(2, side=40), labels=[0, 1], classes=["cat", "dog"])
+    np.savez(tmp_path / "owls.npz", images=pictures(2), labels=[0, 1], classes=["owl", "dog"])
+    with pytest.raises(InputError, match=r"images of one size, got \(32, 32\) for 'photos-c .* and \(40, 40\)"):
+        load(f"{tmp_path}/photos.npz+{tmp_path}/large.npz")
+    with pytest.raises(InputError, match="classes of the data 'owls'"):
+        load(f"{tmp_path}/photos.npz+{tmp_path}/owls.npz")
+    with pytest.raises(InputError, match="two of the joined datasets are called 'shapes'"):
+        load("shapes+shapes+shapes", count=4)
+    (tmp_path / "a+b").mkdir()
+    np.savez(tmp_path / "a+b" / "photos.npz", images=pictures(3), labels=[0, 1, 0])
+    assert load(str(tmp_path / "a+b" / "photos.npz")).name == "photos-c (generated)"

@@ -9,6 +9,7 @@ import pytest
 from stream_data import LabelsOnly, equal
 
 from findtta.cli import streams as command
+from findtta.data import load
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import MissingExtraError, OptionError, UnknownNameError
 from findtta.streams import make
@@ -111,6 +112,21 @@ def test_the_command_takes_settings_domains_and_sizes(show):
     assert output.count("200 samples in 20 batches") == 2
     assert "1,000 samples in 100 batches" in output
     assert "fog@3 |" in show("--stream", "crossmix", "--domains", "fog", "--severity", 3)
+
+
+def test_the_command_draws_the_streams_of_newer_benchmarks(show, monkeypatch):
+    output = show(
+        "--stream", "recurring:visits=2", "markov", "potpourri", "clean", "--images", 64, "--batch-size", 16
+    )
+    assert "recurring:across=False,visits=2: one domain after the other, and all of them again" in output
+    assert "potpourri:fraction=0.2: every kind of drift" in output
+    assert output.count("960 samples in") == 2  # of fifteen domains
+    assert "clean |████|" in output
+    assert "64 samples in 4 batches, on average 1.00 domains" in output
+    monkeypatch.setattr("findtta.data.open.load", lambda source: load(source, count=20))
+    drawn = show("--stream", "pairs", "--batch-size", 16)
+    assert "fog+gaussian_noise@3 |" in drawn
+    assert "120 samples in 8 batches" in drawn
 
 
 def test_a_misspelt_scenario_is_refused_before_data_is_loaded(show, monkeypatch):

@@ -33,7 +33,7 @@ DIGESTS = {
     "lifelong:rounds=3": "eb8e939ad76c1367f8c4b4272ff6e031ae4111fed72cc8cd6613c8a97f202ca4",
     "gradual": "e0e1a8430ac6445d3170a94b01d76c298fa94dcc5e3ab94275960524adbbe17b",
     "markov": "d5063313f7846be6f9541ee2d76c68229f8812e678ac839e8b0b88329e2f83a2",
-    "markov:domain_ratio=3,class_ratio=2,class_stay=0": "95da8288830b59a52b168c01a45011d1f4c611330019dd2f934b1efefbb20106",
+    "markov:domain_ratio=3,class_stay=0": "a09f6bf724f7b94e446ade05e195670b52c44f8e098193e08768d4c72a1fc34d",
     "recurring:visits=2": "410684b0eed06e7194452a03b20b5626496d8500dc342e467001653641fc78c4",
     "pairs": "5edc2200003685f59743f0cd5d0ceae1690adcd371cb186aadc00ad1bd0d615b",
     "potpourri": "4b504fd24c4c929750f0ec6dbdcc2d61138ba2b3ef3dc8b4680aae84fab3260e",

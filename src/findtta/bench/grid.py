@@ -28,7 +28,7 @@ from typing import Any
 from findtta import streams
 from findtta._io import read_toml
 from findtta.bench.plan import SETTINGS, RunSpec, method_options
-from findtta.data.open import SHAPES
+from findtta.data.open import SHAPES, split_sources
 from findtta.data.published import PUBLISHED
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError, close_matches
 from findtta.options import MODEL_NAMES, Count, Options, Seed, option, parse_assignments, require_known
@@ -184,6 +184,8 @@ def resolve(setting: str, value: Any, folder: Path) -> Any:
     """Return the value of a setting; a path becomes one below the folder, a name stays a name."""
     if setting == "domains" and isinstance(value, list):
         return [resolve(setting, each, folder) for each in value]
+    if setting == "data" and isinstance(value, str) and len(parts := split_sources(value)) > 1:
+        return "+".join(resolve(setting, part, folder) for part in parts)
     if setting == "data" and isinstance(value, str) and ".py:" not in value and value not in (SHAPES, *PUBLISHED):
         path = folder / Path(value).expanduser()
         return str(path) if path.exists() else value  # whoever opens it says what is wrong with it

@@ -61,7 +61,7 @@ class RunSpec(Options):
     interpolation: Interpolation | None = option(None, "how image files are resized", shown="the model's own")
     data: Text = option(
         "shapes",
-        "the dataset: shapes, which are drawn on the fly, a name, a path or file.py:NAME",
+        "the dataset: shapes, which are drawn on the fly, a name, a path or file.py:NAME; several joined by +",
         metavar="NAME|PATH",
     )
     data_options: Mapping[str, Any] = option(
@@ -294,7 +294,8 @@ def _behind_method(method: type, options: Options) -> list[Any]:
 
 def _behind_data(dataset: DomainDataset) -> list[Any]:
     """Return the classes and functions whose code makes the images of a dataset."""
-    parts = [part for part in vars(dataset).values() if isinstance(part, DomainDataset)]
+    held = (each if isinstance(each, tuple) else (each,) for each in vars(dataset).values())
+    parts = [part for part in itertools.chain.from_iterable(held) if isinstance(part, DomainDataset)]
     corruptions = [each for steps in getattr(dataset, "functions", {}).values() for each in steps.values()]
     return [*type(dataset).__mro__, *corruptions, *itertools.chain.from_iterable(map(_behind_data, parts))]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from findtta._io import remove_unfinished, write_file
 from findtta.bench.result import Result
+from findtta.data.open import split_sources
 from findtta.errors import InputError, OptionError, UnknownNameError, few
 
 DEFAULT_FOLDER = "findtta-runs"
@@ -29,8 +30,8 @@ class Store:
 
     A result appears in one step, so that no reader ever sees half of it; a killed process leaves at most a hidden
     temporary file. Reading never changes the folder, and a missing folder reads as an empty one. The folder is by
-    default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory. In place of a folder it may be a file
-    that :func:`archive` wrote, which is only read.
+    default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory. In place of a folder it may be a
+    ``.jsonl.xz`` file that :func:`archive` wrote, which is only read.
 
     Example:
         >>> import tempfile
@@ -55,6 +56,10 @@ class Store:
             raise self._unusable("a folder that can be written to", error) from error
         remove_unfinished(self.folder, _STALE_SECONDS)
 
+    @property
+    def _is_archive(self) -> bool:
+        return self.folder.name.endswith(ARCHIVE)
+
     @functools.cached_property
     def _archived(self) -> dict[str, bytes]:
         """The results in an archive, by digest, as JSON."""
@@ -66,7 +71,7 @@ class Store:
 
     def digests(self) -> list[str]:
         """Return the digests that there are files for, without reading the files."""
-        if self.folder.is_file():
+        if self._is_archive:
             return sorted(self._archived)
         try:
             names = [entry.name for entry in os.scandir(self.folder) if entry.name.endswith(".json")]
@@ -140,11 +145,10 @@ class Store:
 
     def _read(self, digest: str) -> Result | None:
         """Return a result, or None if there is none; ``InputError`` if its file cannot be used."""
-        if self.folder.is_file() and digest not in self._archived:
-            return None
+        if self._is_archive:
+            return Result.from_json(self._archived[digest]) if digest in self._archived else None
         try:
-            content = self._archived[digest] if self.folder.is_file() else self.path(digest).read_bytes()
-            result = Result.from_json(content)
+            result = Result.from_json(self.path(digest).read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -169,9 +173,12 @@ def archive(results: Iterable[Result], path: Path) -> None:
     for result in results:
         document = json.loads(result.to_json())
         spec = document["spec"]
-        document["spec"] |= {name: Path(spec[name]).name for name in ("data", "weights") if spec.get(name)}
         if str(spec.get("model")).endswith(".safetensors"):
             spec["model"] = Path(spec["model"]).name
+        if spec.get("weights"):
+            spec["weights"] = Path(spec["weights"]).name
+        if spec.get("data"):
+            spec["data"] = "+".join(Path(part).name for part in split_sources(spec["data"]))
         documents.append(document)
     # Runs that resemble each other next to each other: that compresses best.
     documents.sort(key=lambda each: (json.dumps(each["config"].get("stream")), each["digest"]))

@@ -47,11 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
             if count
             else "RUNS: there are no results; 'findtta bench leaderboard' makes some."
         )
-    command = ["findtta", "leaderboard", *([arguments.runs.name] if arguments.runs else [])]
-    command += ["--costs", arguments.costs.name] if arguments.costs else []
+    command = ["findtta", "leaderboard", *map(_public, [arguments.runs] if arguments.runs else [])]
+    command += ["--costs", _public(arguments.costs)] if arguments.costs else []
+    command += ["-o", *map(_public, arguments.output)]
     for path in arguments.output:
         write = _WRITERS[path.suffix.lower()]
         text = write([run.result for run in runs], costs, title=arguments.title, command=shlex.join(command))
         write_file(path, text.encode())
         print(f"{len(runs)} run{'s' * (len(runs) != 1)} written to {path}")
     return 0
+
+
+def _public(path: Path) -> str:
+    """Return a path as the page may show it: one from the root says where this machine keeps its files."""
+    return path.name if path.is_absolute() else path.as_posix()

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from findtta.data import arrays, cifar, folders
 from findtta.data.corrupted import CorruptedDataset
 from findtta.data.dataset import CLEAN, DomainDataset, without_first
+from findtta.data.joined import JoinedDataset
 from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root
 from findtta.data.shapes import Shapes
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches, few
 from findtta.images import Preprocessing
-from findtta.plugins import Kind
+from findtta.plugins import Kind, is_reference
 
 SHAPES = "shapes"
 DATASET = Kind(
@@ -79,7 +80,8 @@ def load(
         source: ``"shapes"``, which needs no files; the name of a dataset that ``findtta data get`` fetched or
             ``findtta data make`` made, such as ``"cifar10-c"`` or ``"cifar10-c-generated"``; ``"file.py:NAME"``, a
             subclass of ``DomainDataset`` or a function that returns one, which gets the options; or the path of
-            a file or folder. A ``Path`` is never taken for a name.
+            a file or folder. A ``Path`` is never taken for a name. Several joined by ``+``, such as
+            ``"cifar10-c+sketches"``, are one dataset; drift is only made for the first.
         root: Where fetched datasets are; by default the folder ``findtta data`` uses.
         preprocessing: How image files are brought to size, such as ``findtta.models.preprocessing_of(model)``; the
             option ``image_size`` goes before it. Arrays, and the files of ImageNet-C, are used as they are.
@@ -103,6 +105,11 @@ def load(
     first = options.pop("first", None)
     if first is not None:
         return without_first(load(source, root=root, preprocessing=preprocessing, **options), first)
+    if len(sources := split_sources(source)) > 1:
+        others = {name: value for name, value in options.items() if name not in ("seed", "constants")}
+        parts = [load(sources[0], root=root, preprocessing=preprocessing, **options)]
+        parts += [load_as_is(each, root=root, preprocessing=preprocessing, **others) for each in sources[1:]]
+        return JoinedDataset(parts)
     drift = {name: options.pop(name) for name in ("seed", "constants") if options.get(name) is not None}
     factory = _factory(source)
     both = {"seed"} & drift.keys() & inspect.signature(factory).parameters.keys() if factory else set()
@@ -113,6 +120,14 @@ def load(
     for name in drift:
         raise OptionError(f"{name} is for drift made on the fly, but {dataset.name} comes with its own domains.")
     return dataset
+
+
+def split_sources(source: str | Path) -> list[str]:
+    """Return the names or paths that are joined by ``+``; a path that exists is one, even with a plus."""
+    text = str(source)
+    if isinstance(source, Path) or "+" not in text or is_reference(text) or Path(text).expanduser().exists():
+        return [text]
+    return text.split("+")
 
 
 def load_as_is(

@@ -39,8 +39,9 @@ class Costs:
         """Read the file that the benchmark wrote."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            times = {name: [float(value) for value in quartiles] for name, quartiles in document["time"].items()}
-            memory = {name: float(value) for name, value in document["memory"].items()}
+            measured = {name: document.get(name, {}).items() for name in ("time", "memory")}
+            times = {name: [float(value) for value in quartiles] for name, quartiles in measured["time"]}
+            memory = {name: float(value) for name, value in measured["memory"]}
             return cls(str(document["about"]), times, memory)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
