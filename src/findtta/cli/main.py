@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": "evaluate a grid of methods, streams, datasets, models and seeds; it can be interrupted",
     "results": "list, compare, show or export stored results",
     "report": "write stored results as one HTML page that opens without a network",
+    "leaderboard": "write all methods on all streams as one page, from stored results",
     "paper": "reproduce tables and figures of the paper, with the paper's numbers beside ours",
     "methods": "list the methods, or show one with its options",
     "check": "check that a method, stream, corruption, partitioner or dataset keeps what it declares",
