@@ -30,7 +30,7 @@ from findtta.data.dataset import DomainDataset
 from findtta.estimates import WEIGHTS, entropy
 from findtta.images import to_input
 from findtta.models.card import Classifier
-from findtta.recommendation import CANDIDATES, SOURCE, Collected, collect, judge, weigh
+from findtta.recommendation import CANDIDATES, JUDGES, SOURCE, Collected, collect, judge, weigh
 from findtta.streams import Stream
 from findtta.tables import render
 
@@ -305,13 +305,13 @@ def fit(cells: Sequence[Cell]) -> str:
     """Return the weights that least squares gives, on differences within each cell, and the level of accuracy."""
     terms, accuracies, levels = [], [], []
     for cell in cells:
-        evidence, judges, drift_between = weigh(cell.collected)
+        evidence, drift_between = weigh(cell.collected)
         rows = np.array([[*found.terms(drift_between).values()] for found in evidence.values()])
         true = np.array([cell.accuracy(name) / 100 for name in evidence])
         terms.append(rows - rows.mean(0))
         accuracies.append(true - true.mean())
-        agreement = np.mean([evidence[name].agreement for name in judges])
-        levels.append((1 - agreement, 1 - np.mean([cell.accuracy(name) / 100 for name in judges])))
+        agreement = np.mean([evidence[name].agreement for name in JUDGES])
+        levels.append((1 - agreement, 1 - np.mean([cell.accuracy(name) / 100 for name in JUDGES])))
     weights = np.linalg.lstsq(np.concatenate(terms), np.concatenate(accuracies), rcond=None)[0]
     disagreement, error = np.array(levels).T
     cost = float(disagreement @ error / (disagreement @ disagreement))

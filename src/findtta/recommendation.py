@@ -26,13 +26,12 @@ from findtta.predictor import Recorder
 from findtta.registry import METHOD, load_method
 from findtta.tables import render
 
-#: What is compared unless told otherwise: methods that keep no state and need no gradients, FIND's blends with
-#: several weights of the source.
-CANDIDATES = (
-    "source", "tbn", "alpha-bn:alpha=0.6", "iabn", "instance", "instance:alpha=0.9",
-    "find", "find:alpha=0.9", "find:alpha=0.95", "find-soft",
-)  # fmt: skip
 SOURCE, FIND = "source", "find"
+#: The methods that every candidate is compared with: what agreement with them is worth was fitted for these.
+JUDGES = ("tbn", "alpha-bn:alpha=0.6", "iabn", "instance", "find", "find-soft")
+#: What may be recommended unless told otherwise: methods that keep no state and need no gradients, and FIND's
+#: blends with more weight of the source.
+CANDIDATES = (SOURCE, *JUDGES, "instance:alpha=0.9", "find:alpha=0.9", "find:alpha=0.95")
 #: Fewer images say too little: the evidence of a hundred has a standard error of some points.
 FEWEST_IMAGES = 100
 #: By how many points another method must be estimated better before it is preferred to the unadapted model.
@@ -182,14 +181,15 @@ def recommend(
 ) -> Recommendation:
     """Say which method to use for a model and the images that arrive at it, without labels.
 
-    Every candidate predicts every batch and its mirror image, and the predictions are compared; see
+    Several methods predict every batch and its mirror image, and their predictions are compared; see
     ``docs/recommend.md`` for what they say, and how often that was right.
 
     Args:
         model: The source model; it is copied, and never changed.
         batches: Batches of inputs as the model gets them and in the order in which they arrive, or what a data
             loader gives: of ``(inputs, ...)`` only the inputs are used.
-        candidates: Methods, with options as in ``"find:alpha=0.9"``. ``"source"`` is compared in any case.
+        candidates: Methods that may be recommended, with options as in ``"find:alpha=0.9"``, besides the unadapted
+            model. Those of ``JUDGES`` predict in any case, since the others are compared with them.
         view: A change of the inputs that keeps their classes; by default images are mirrored left to right.
         progress: Called after each batch.
 
@@ -207,7 +207,7 @@ def recommend(
         >>> found.traffic.images
         128
     """
-    return judge(collect(model, batches, candidates, view=view, progress=progress))
+    return judge(collect(model, batches, candidates, view=view, progress=progress), candidates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ class Collected:
     """What several methods predict for the same images, and the drift of the images.
 
     Attributes:
-        methods: Method and options of each candidate, by its name; the unadapted model is the first.
+        methods: Method and options of the candidates and of those they are compared with, by name.
         predictions: Probabilities of the images and of their mirror images, ``(2, images, classes)``.
         drift: KL divergence from the training data by layer, ``(images, layers)``, of layers that know it.
         drifted: Which images ``find-soft`` would adapt to; None if that is unknown.
@@ -237,8 +237,11 @@ def collect(
     view: Callable[[Tensor], Tensor] | None = None,
     progress: Progress | None = None,
 ) -> Collected:
-    """Let all candidates predict all batches; see :func:`recommend`. Images that are not finite are left out."""
-    methods = _parse(candidates)
+    """Let all candidates and judges predict all batches, see :func:`recommend`.
+
+    Images that are not finite are left out.
+    """
+    methods = _parse((SOURCE, *JUDGES, *candidates))
     runs = {name: _Run(model, method, options) for name, (method, options) in methods.items()}
     probe = _Probe(model, runs[SOURCE].adapted)
     device = next((tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())), None)
@@ -266,9 +269,9 @@ def collect(
 
 
 def _parse(candidates: Sequence[str]) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return method and options of each candidate, by its name, those of the unadapted model first."""
+    """Return method and options of each candidate, by its name."""
     named: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for text in (SOURCE, *candidates):
+    for text in candidates:
         name, given = METHOD.split(text)
         method = load_method(name)
         if method.needs_grad or (method.stateful and not method.settles):
@@ -336,12 +339,12 @@ class _Probe:
         return drift[:, np.isfinite(drift).all(0)], np.concatenate(self._drifted) if self._drifted else None
 
 
-def judge(collected: Collected) -> Recommendation:
-    """Weigh the evidence."""
+def judge(collected: Collected, candidates: Sequence[str] = CANDIDATES) -> Recommendation:
+    """Weigh the evidence, and recommend one of the candidates or the unadapted model."""
     sizes, predictions = collected.sizes, collected.predictions
-    evidence, judges, drift_between = weigh(collected)
-    accuracies = estimates.estimate_accuracies(evidence, judges, drift_between)
-    candidates = sorted(
+    evidence, drift_between = weigh(collected)
+    accuracies = estimates.estimate_accuracies(evidence, JUDGES, drift_between)
+    ranked = sorted(
         (
             Candidate(
                 name=name,
@@ -352,12 +355,13 @@ def judge(collected: Collected) -> Recommendation:
                 gain=100 * (accuracies[name] - accuracies[SOURCE]),
             )
             for name, (method, options) in collected.methods.items()
+            if name in (SOURCE, *candidates)
         ),
         key=lambda candidate: -candidate.estimate,
     )
-    best = candidates[0]
+    best = ranked[0]
     if best.gain < MARGIN:
-        best = next(candidate for candidate in candidates if candidate.name == SOURCE)
+        best = next(candidate for candidate in ranked if candidate.name == SOURCE)
     predicted = predictions[best.name][0].argmax(1)
     traffic = Traffic(
         images=sum(sizes),
@@ -369,25 +373,17 @@ def judge(collected: Collected) -> Recommendation:
         classes=estimates.classes_per_batch(predicted, sizes),
         classes_by_chance=estimates.classes_by_chance(predicted, sizes),
     )
-    return Recommendation(best, tuple(candidates), traffic)
+    return Recommendation(best, tuple(ranked), traffic)
 
 
-def weigh(collected: Collected) -> tuple[dict[str, Evidence], list[str], float]:
-    """Return the evidence about each candidate, those whose predictions it compares with, and how batches differ.
-
-    The first candidate of each method that adapts stands for it among those that are compared with. The number
-    says how much of the variety of drift lies between batches.
-    """
+def weigh(collected: Collected) -> tuple[dict[str, Evidence], float]:
+    """Return the evidence about each method, and how much of the variety of drift lies between batches."""
     predictions, sizes = collected.predictions, collected.sizes
-    first: dict[str, str] = {}
-    for name, (method, _) in collected.methods.items():
-        first.setdefault(method, name)
-    judges = {method: name for method, name in first.items() if method != SOURCE} or first
     evidence = {}
-    for name, (own, _) in collected.methods.items():
+    for name, (method, _) in collected.methods.items():
         # Other settings of the same method agree with it, right or wrong.
-        others = [predictions[judge][0] for method, judge in judges.items() if method != own]
+        others = [predictions[judge][0] for judge in JUDGES if collected.methods[judge][0] != method]
         images, mirrored = predictions[name]
-        evidence[name] = estimates.collect_evidence(images, mirrored, others or [predictions[SOURCE][0]], sizes)
+        evidence[name] = estimates.collect_evidence(images, mirrored, others, sizes)
     logarithms = np.log(np.maximum(collected.drift, np.finfo(np.float64).tiny))
-    return evidence, [*judges.values()], max(0.0, estimates.between_batches(logarithms, sizes))
+    return evidence, max(0.0, estimates.between_batches(logarithms, sizes))

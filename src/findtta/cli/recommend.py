@@ -41,7 +41,7 @@ class Comparison(Options):
     """What is compared, and on how many images."""
 
     candidates: tuple[Text, ...] = option(
-        CANDIDATES, "methods to compare, such as find,find:alpha=0.9", shown=", ".join(CANDIDATES)
+        CANDIDATES, "methods that may be recommended, such as find,find:alpha=0.9", shown=", ".join(CANDIDATES)
     )
     batches: Count = option(16, "number of batches to look at, evenly spread over the input")
 

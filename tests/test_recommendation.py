@@ -1,0 +1,267 @@
+"""Recommending a method: from batches, and on the command line."""
+
+import copy
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import findtta
+from findtta.cli.main import main
+from findtta.data import load
+from findtta.errors import InputError, OptionError, UnknownNameError, UnsupportedModelError
+from findtta.estimates import Evidence
+from findtta.images import to_input
+from findtta.models import load as load_model
+from findtta.recommendation import JUDGES, MARGIN, Candidate, Collected, Recommendation, Traffic, judge
+from findtta.streams import make
+from nets import assert_same_snapshot, images, randn, snapshot, tiny
+
+FEW = ("tbn", "find", "find:alpha=0.9", "find-soft")
+
+
+def batches(count: int = 4, size: int = 32) -> list[torch.Tensor]:
+    return [images(size, seed=number) for number in range(count)]
+
+
+def test_all_candidates_and_the_unadapted_model_are_compared():
+    model = tiny()
+    before = snapshot(model)
+    found = findtta.recommend(model, batches(), FEW)
+    assert {candidate.name for candidate in found.candidates} == {"source", *FEW}
+    estimates = [candidate.estimate for candidate in found.candidates]
+    assert estimates == sorted(estimates, reverse=True)
+    assert next(c for c in found.candidates if c.name == "source").gain == 0
+    assert (found.traffic.images, found.traffic.batches, found.traffic.batch_size) == (128, 4, 32)
+    assert_same_snapshot(before, snapshot(model))
+
+
+def test_the_same_batches_give_the_same_recommendation_in_any_mode():
+    model = tiny()
+    assert findtta.recommend(model, batches(), FEW) == findtta.recommend(model.train(), iter(batches()), FEW)
+
+
+def test_labels_of_a_data_loader_are_not_looked_at():
+    inputs = torch.cat(batches())
+    plain = findtta.recommend(tiny(), inputs.split(32), FEW)
+    loader = DataLoader(TensorDataset(inputs, torch.full((len(inputs),), -1)), 32)
+    assert findtta.recommend(tiny(), loader, FEW) == plain
+
+
+def test_the_order_of_images_in_a_batch_and_of_methods_does_not_matter():
+    plain = findtta.recommend(tiny(), batches(), FEW)
+    mixed = [batch[torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))] for batch in batches()]
+    by_name = {candidate.name: candidate for candidate in plain.candidates}
+    for found in (
+        findtta.recommend(tiny(), mixed, FEW),
+        findtta.recommend(tiny(), batches(), ("find-soft", "find", "find:alpha=0.9", "tbn")),
+    ):
+        assert found.best.name == plain.best.name
+        for candidate in found.candidates:
+            assert candidate.estimate == pytest.approx(by_name[candidate.name].estimate, abs=1e-3)
+
+
+def test_images_that_are_not_finite_are_left_out():
+    spoilt = batches()
+    spoilt[1][3] = torch.nan
+    found = findtta.recommend(tiny(), spoilt, FEW)
+    assert found.traffic.images == 127
+    assert np.isfinite([candidate.estimate for candidate in found.candidates]).all()
+
+
+def test_a_method_that_settles_can_be_compared():
+    found = findtta.recommend(tiny(), batches(), ["find", "find-star:cold_start=1"])
+    star = next(candidate for candidate in found.candidates if candidate.method == "find-star")
+    assert star.options == {"cold_start": 1}
+    assert star.python == 'model = findtta.adapt(model, "find-star", cold_start=1)'
+    assert star.flags == "--method find-star --option cold_start=1"
+
+
+def test_other_inputs_than_images_need_a_view():
+    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5)).eval()
+    vectors = randn(128, 8).split(32)
+    with pytest.raises(InputError, match=r"must hold images .* got \(32, 8\): pass view="):
+        findtta.recommend(net, vectors, FEW)
+    assert findtta.recommend(net, vectors, FEW, view=lambda x: x + 0.01).traffic.images == 128
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (batches(3), "at least 100 images in at least 2 batches, got 96 in 3"),
+        ([images(128)], "at least 100 images in at least 2 batches, got 128 in 1"),
+        ([], "got 0 in 0"),
+        ([np.zeros((4, 3, 8, 8))], "must be float tensors as the model gets them, got ndarray"),
+        ([torch.zeros(4, 3, 8, 8, dtype=torch.uint8)], "must be float tensors .* got torch.uint8 tensors"),
+    ],
+)
+def test_batches_that_cannot_be_used(given, message):
+    with pytest.raises(InputError, match=message):
+        findtta.recommend(tiny(), given, FEW)
+
+
+def test_candidates_that_cannot_be_used():
+    with pytest.raises(OptionError, match=r"candidates must keep nothing .* got 'tent', which learns"):
+        findtta.recommend(tiny(), batches(), ["find", "tent"])
+    with pytest.raises(UnknownNameError, match="Did you mean 'find'"):
+        findtta.recommend(tiny(), batches(), ["fnd"])
+    with pytest.raises(UnknownNameError, match="no option 'alhpa'"):
+        findtta.recommend(tiny(), batches(), ["find:alhpa=0.9"])
+
+
+def test_a_model_that_returns_no_logits_is_refused():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    with pytest.raises(UnsupportedModelError, match="must return logits"):
+        findtta.recommend(net, batches(), FEW)
+
+
+def collected(gain: int) -> Collected:
+    """Predictions for 400 images, ``gain`` of which the unadapted model alone takes for class 0."""
+    classes = np.arange(400) % 4
+    source = np.where(np.arange(400) < gain, 0, classes)
+    one_hot = {"source": source} | dict.fromkeys(JUDGES, classes)
+    methods = {name: (name.partition(":")[0], {}) for name in one_hot}
+    predictions = {name: np.stack([np.eye(4)[labels]] * 2) for name, labels in one_hot.items()}
+    return Collected(methods, predictions, np.ones((400, 3)), None, (100,) * 4)
+
+
+def test_another_method_is_only_preferred_if_it_is_clearly_better():
+    assert judge(collected(0)).best.name == "source"
+    found = judge(collected(200))
+    assert found.best.name in JUDGES
+    assert found.best.gain > MARGIN
+    assert found.sentence.startswith(f"Use {found.best.name}: its accuracy is estimated at ")
+
+
+def candidate(name: str, gain: float, **options: float) -> Candidate:
+    return Candidate(name, name.partition(":")[0], options, Evidence(0.5, 0.5, 0.5, 0.0), 50 + gain, gain)
+
+
+def shown(*found: Candidate) -> Recommendation:
+    traffic = Traffic(128, 4, 32.0, 0.2, 0.5, 0.9, 3.0, 4.0)
+    return Recommendation(found[0], found, traffic)
+
+
+def test_what_is_said_about_find():
+    source, find = candidate("source", 0.0), candidate("find", -2.5)
+    high = candidate("find:alpha=0.95", 0.4, alpha=0.95)
+    said = shown(source, find, high).about_find
+    assert said.startswith("FIND at its default is estimated 2.5 points below the unadapted model")
+    assert said.endswith("the evidence supports 0.95 (+0.4).")
+    assert shown(candidate("find", 3.0), source, high).about_find.endswith(
+        "no other alpha that was tried is better."
+    )
+    assert shown(source, candidate("tbn", -1.0)).about_find == ""
+    assert "the next is find (-2.5)" in shown(source, find).sentence
+
+
+def test_a_recommendation_prints_and_becomes_json():
+    found = shown(candidate("find:alpha=0.9", 4.0, alpha=0.9), candidate("source", 0.0))
+    text = str(found)
+    assert text.startswith("Use find:alpha=0.9: its accuracy is estimated at 54%, 4.0 points above")
+    assert "128 images in 4 batches of 32; drift 0.20 (50% of the images have drifted)" in text
+    assert 'model = findtta.adapt(model, "find", alpha=0.9)' in text
+    assert "findtta serve --method find --option alpha=0.9 ..." in text
+    unknown = dataclasses.replace(found, traffic=dataclasses.replace(found.traffic, drift=None, drifted=None))
+    assert "unknown drift" in str(unknown)
+    read = json.loads(json.dumps(found.to_dict()))
+    assert (read["method"], read["options"]) == ("find", {"alpha": 0.9})
+    assert [each["name"] for each in read["candidates"]] == ["find:alpha=0.9", "source"]
+
+
+# --- the command line
+
+
+@pytest.fixture(scope="module")
+def pixels() -> np.ndarray:
+    data = load("shapes", count=128)
+    return data.images("clean", np.arange(128))
+
+
+WORDS = ("recommend", "--candidates", "tbn,find,find:alpha=0.9", "--batch-size", "32")
+
+
+def test_arrays_and_a_folder_of_images_give_the_same(pixels, tmp_path, capsys):
+    from PIL import Image
+
+    np.savez(tmp_path / "images.npz", images=pixels, labels=np.zeros(128))
+    assert main([*WORDS, "--input", str(tmp_path / "images.npz"), "--json"]) == 0
+    from_arrays = json.loads(capsys.readouterr().out)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number:03}.png")
+    assert main([*WORDS, "--input", str(tmp_path), "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert json.loads(told.out) == from_arrays
+    assert from_arrays["method"] == "source"  # nothing has drifted
+    assert main([*WORDS, "--input", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Use the unadapted model")
+    assert "findtta serve --method source" in told.out
+    assert "input: 32 x 32" in told.err
+
+
+def test_a_stream_of_a_dataset_and_the_flags_of_the_model(capsys):
+    words = (*WORDS, "--data", "shapes", "--images", "64", "--domains", "fog,contrast", "--batches", "4")
+    assert main([*words, "--model", "shapes-resnet26"]) == 0
+    told = capsys.readouterr().out
+    assert "128 images in 4 batches of 32" in told
+    assert told.rstrip().endswith("--model shapes-resnet26")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "input must be given, such as a folder of images, or else a stream"),
+        (("--input", "x", "--data", "shapes"), "not both, got input, data"),
+        (("--input", "missing"), "does not exist; give a folder"),
+        (("--input", "missing.npz"), "must be an .npz file with an array 'images'"),
+        (("--data", "shapes", "--images", "40", "--domains", "fog"), "at least 100 images in at least 2 batches"),
+        (("--data", "shapes", "--candidates", "tent"), "which learns from each batch"),
+    ],
+)
+def test_errors_of_the_command_line(words, message, capsys):
+    assert main(["recommend", "--batch-size", "32", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_arrays_of_another_shape_are_refused(tmp_path, capsys):
+    np.savez(tmp_path / "images.npz", images=np.zeros((8, 32, 32), np.uint8))
+    assert main(["recommend", "--input", str(tmp_path / "images.npz")]) == 2
+    assert (
+        "must be uint8 of shape (images, height, width, 3), got uint8 of shape (8, 32, 32)"
+        in capsys.readouterr().err
+    )
+
+
+# --- whether it is right
+
+
+def accuracy(model: nn.Module, method: str, options: dict, given: list) -> float:
+    adapted = findtta.adapt(model, method, **options)
+    return float(np.mean([np.mean(adapted(inputs).argmax(1).numpy() == labels) for inputs, labels in given]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["crossmix", "static", "label-sorted", "clean"])
+def test_what_is_recommended_for_shapes_is_close_to_the_best(scenario):
+    model = load_model("shapes-resnet26")
+    domains = ["clean"] if scenario == "clean" else ["gaussian_noise", "contrast", "fog", "motion_blur"]
+    data = load("shapes", count=9000).pick(
+        [f"{name}@5" if name != "clean" else name for name in domains], limit=128
+    )
+    stream = make("static" if scenario == "clean" else scenario, data, batch_size=32, seed=0)
+    given = [data.batch(batch.domain_ids, batch.rows) for batch in stream]
+    given = [(to_input(pixels, "cpu"), np.asarray(labels)) for pixels, labels in given]
+    untouched = copy.deepcopy(model.state_dict())
+    found = findtta.recommend(model, [inputs for inputs, _ in given])
+    assert all(torch.equal(value, untouched[name]) for name, value in model.state_dict().items())
+    true = {c.name: accuracy(model, c.method, dict(c.options), given) for c in found.candidates}
+    assert true[found.best.name] >= true["source"] - 0.005
+    assert true[found.best.name] >= max(true.values()) - 0.05
+    if scenario == "clean":
+        assert found.best.name == "source"
