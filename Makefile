@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A file of tests stays in one process, so that what its tests share is made once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all lint types coverage clean
+.PHONY: demo test test-all lint types docs notebooks package coverage clean
 
 demo: .venv/.demo
 	$(BIN)/findtta demo
@@ -14,6 +14,22 @@ test: lint types
 
 test-all: test
 	$(PYTEST) -m slow
+
+# The site, in site/; notebooks are executed, and a warning is an error.
+docs: .venv/.dev
+	$(BIN)/mkdocs build --strict
+
+# What the notebooks show where the repository is browsed.
+notebooks: .venv/.dev
+	$(BIN)/jupyter execute --inplace docs/notebooks/*.ipynb
+	$(BIN)/ruff format docs/notebooks
+
+# Source archive and wheel, in dist/, installed and tried in new environments.
+package: .venv/.dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/smoke.py dist
 
 coverage: .venv/.dev
 	$(BIN)/coverage erase
@@ -38,4 +54,4 @@ types: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv dist site

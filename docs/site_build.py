@@ -1,7 +1,7 @@
 """What mkdocs needs to know of this repository: pages outside of docs/, the list of methods, and docstrings.
 
-Links in the sources are those of the repository, so that they also work where it is browsed. Pages outside of docs/
-join the site, links to them are turned, and links to what the site does not have become plain text.
+Links in the sources are those of the repository, so that they also work where it is browsed. Pages outside of
+docs/ join the site, links to them are turned, and links to what the site does not have become plain text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = Path(os.path.normpath(source.parent / target))
         if not path.exists():
             return link.group()  # mkdocs complains about it
-        uri = inside.get(path) or (path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else "")
+        uri = inside.get(path) or (
+            path.relative_to(ROOT / "docs").as_posix() if path.is_relative_to(ROOT / "docs") else ""
+        )
         if not uri:
             return text
         relative = os.path.relpath(uri, Path(name).parent).replace(os.sep, "/")

@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 
@@ -59,10 +60,8 @@ def test_an_unknown_method_is_an_error_on_stderr(capsys):
 
 
 def test_the_module_is_the_command():
-    run = subprocess.run(
-        [sys.executable, "-m", "findtta", "--version"], capture_output=True, text=True, check=False
-    )
-    assert (run.returncode, run.stdout) == (0, f"findtta {findtta.__version__}\n")
+    run = subprocess.run([sys.executable, "-m", "findtta", "--help"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout[:14]) == (0, "usage: findtta")
 
 
 def test_inspect_takes_shipped_models(capsys):
@@ -184,7 +183,31 @@ def test_inspect_refuses_inputs_that_are_no_tensor(capsys, model_file, tmp_path)
 def test_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out.strip() == f"findtta {findtta.__version__}"
+    output = capsys.readouterr().out
+    assert output.startswith(f"findtta {findtta.__version__}, Python {sys.version_info.major}.")
+    assert f"torch {torch.__version__}, devices: cpu" in output
+
+
+COMPLETED = """
+source script.sh
+complete_line() {
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_findtta; echo "${COMPREPLY[@]}"
+}
+complete_line findtta ser
+complete_line findtta run --batch
+complete_line findtta run --method find-
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_flags_and_methods(capsys, tmp_path):
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script.sh").write_text(capsys.readouterr().out)
+    shell = subprocess.run(["bash", "-c", COMPLETED], capture_output=True, text=True, check=False, cwd=tmp_path)
+    commands, flags, methods = shell.stdout.splitlines()
+    assert commands.split() == ["serve"]
+    assert flags.split() == ["--batch-size"]
+    assert methods.split() == ["find-star", "find-soft"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"]])

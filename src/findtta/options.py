@@ -82,6 +82,14 @@ def require_text(name: str, value: object) -> None:
         raise OptionError(f"{name} must be a text, got {value!r}.")
 
 
+def usable_devices() -> list[str]:
+    """Return the names of the devices that torch can use in this process."""
+    import torch
+
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
 def require_device(value: Any, *, elsewhere: bool = False) -> Any:
     """Return a device of torch; raise ``OptionError`` unless torch can use it in this process.
 
@@ -95,10 +103,8 @@ def require_device(value: Any, *, elsewhere: bool = False) -> Any:
             torch.zeros(1, device=device).cpu()
     except Exception as error:  # whatever the backend raises
         reason = first_line(error).partition(". ")[0]
-        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        usable = ", ".join(["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])])
         raise OptionError(
-            f"device must be one that torch can use here ({usable}), got {value!r}: {reason}."
+            f"device must be one that torch can use here ({', '.join(usable_devices())}), got {value!r}: {reason}."
         ) from error
     return device
 

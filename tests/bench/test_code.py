@@ -1,5 +1,6 @@
 """A stored result is found again only if the code that made it is the same."""
 
+import importlib
 import shutil
 import sys
 from pathlib import Path
@@ -119,6 +120,18 @@ def test_files_of_installed_packages_are_known_by_their_version():
     assert all(path.name != "module.py" for path in files), "torch"
     assert package_versions(["numpy"]) == {"numpy": np.__version__}
     assert module_files([FINDSoft]) == {Path(findtta.__file__).parent / "algorithms" / "find_soft.py"}
+
+
+def test_packages_of_another_environment_are_installed_too(tmp_path, monkeypatch):
+    # As with --system-site-packages: their code is not read, which would take minutes for torch.
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "borrowed_package.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(folder)
+    importlib.import_module("borrowed_package")
+    assert module_files(["borrowed_package"]) == set()
+    (tmp_path / "own_module.py").write_text("value = 1\n")
+    assert module_files([str(tmp_path / "own_module.py")]) == {tmp_path / "own_module.py"}
 
 
 def test_a_run_is_computed_again_when_code_has_changed_and_says_why(tmp_path, monkeypatch):

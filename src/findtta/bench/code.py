@@ -21,6 +21,8 @@ ROOT = Path(findtta.__file__).parent
 #: The parts of this package that compute; a stream is known by its digest.
 _COMPUTING = ("algorithms", "collapse", "data", "functional", "images", "layers", "models", "partitioners")
 _INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+#: Packages of another environment, which this one may use as well, are in folders of these names.
+_INSTALLED_BELOW = {"site-packages", "dist-packages"}
 _LENGTH = 12  # of a digest
 
 
@@ -110,7 +112,9 @@ def _origins(things: Iterable[Any]) -> Iterator[tuple[str, Path]]:
 
 
 def _is_installed(path: Path) -> bool:
-    return not path.is_relative_to(ROOT) and any(path.is_relative_to(folder) for folder in _INSTALLED)
+    if path.is_relative_to(ROOT):
+        return False
+    return bool(_INSTALLED_BELOW & set(path.parts)) or any(path.is_relative_to(folder) for folder in _INSTALLED)
 
 
 def _version(package: str) -> str | None:

@@ -3,11 +3,14 @@
 import argparse
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import findtta
 from findtta.errors import FindTTAError
+from findtta.options import usable_devices
 
 INTERRUPTED = 130  # the exit code that shells give for Ctrl-C
 
@@ -31,13 +34,27 @@ COMMANDS = {
     "predict": "predict a folder of images, a list of paths or Parquet files; it can be interrupted",
     "export": "write an adapted model as an ONNX or torch.export file, and check the file against the model",
     "serve": "serve predictions over HTTP, in mixed batches",
+    "completion": "print a script by which a shell completes commands and options",
 }
+
+
+class _Version(argparse.Action):
+    """Print versions and devices, and exit; only this imports torch, so that other flags need not wait for it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: Any) -> None:
+        import torch
+
+        print(
+            f"findtta {findtta.__version__}, Python {platform.python_version()}, torch {torch.__version__}, "
+            f"devices: {', '.join(usable_devices())}"
+        )
+        parser.exit()
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Build the parser; only the chosen subcommand, or all if it is None, declares its arguments."""
     parser = argparse.ArgumentParser(prog="findtta", description=findtta.__doc__)
-    parser.add_argument("--version", action="version", version=f"findtta {findtta.__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show versions and devices, and exit")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
