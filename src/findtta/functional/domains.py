@@ -28,7 +28,7 @@ FEW_PIXELS = 1e-3
 SMALLEST_RANGE = 1e-10
 # How these were chosen: see docs/beyond-find.md.
 NEW = 0.6  # squared distance from all domains, in units of the scatter, at which a sample takes a free place
-NOVEL = 2.5  # ... and at which it takes the place of the domain that was used least
+NOVEL = 2.0  # ... and at which it takes the place of the domain that was used least
 READING = 12.0  # how quickly the weight of domains falls with their squared distance from a sample
 CHANCE = 8.0  # divergence of a single sample from the source, about, over that of its domain
 READ, CHANCE_READ = 'centre', 1.0
