@@ -89,7 +89,11 @@ def distributions(requirements: list[str]) -> set[str]:
 
 
 CORE = distributions(PROJECT["dependencies"])
-EXTRAS = {name: distributions(needs) for name, needs in PROJECT["optional-dependencies"].items() if name != "dev"}
+EXTRAS = {
+    name: distributions(needs)
+    for name, needs in PROJECT["optional-dependencies"].items()
+    if name not in ("dev", "docs")
+}
 
 
 def distribution_of(module: str) -> str:

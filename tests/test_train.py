@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from findtta.cli.main import main
+from findtta.data.corrupted import CorruptedDataset
 from findtta.data.shapes import Shapes
 from findtta.errors import OptionError
 from findtta.models import build, load, weights_digest
-from findtta.models.check import clean_accuracy
+from findtta.models.check import accuracy_by_domain, clean_accuracy
 from findtta.train import Augmented, DrawnShapes, Recipe, _optimizer, _step, crop, default_recipe, train
 
 RECIPE = Recipe(epochs=2, batch_size=16, images_per_epoch=64, learning_rate=0.05)
@@ -62,13 +63,17 @@ def test_a_killed_training_ends_with_the_same_weights(tmp_path, after):
 
 def test_the_card_says_what_the_file_is(tmp_path):
     out = tmp_path / "net.safetensors"
-    model = run(out, half=True)
+    model = run(out, half=True, corrupted_images=16)
     loaded = load("resnet20", weights=out)
     assert weights_digest(loaded) == weights_digest(model)
     right, count = clean_accuracy(loaded, Shapes(40), 40)
     assert (loaded.card.clean_accuracy, loaded.card.clean_images) == (100 * right / count, 40)
     assert loaded.card.classes == Shapes().classes
     assert loaded.card.recipe["epochs"] == 2
+    fifteen = CorruptedDataset(Shapes(40)).pick(limit=16)
+    assert loaded.card.corrupted_accuracy == accuracy_by_domain(loaded, fifteen)
+    assert set(loaded.card.corrupted_accuracy) == set(fifteen.domains)
+    assert loaded.card.corrupted_images == 16
     assert loaded.card.mean == (0.5, 0.5, 0.5)
 
 
@@ -144,6 +149,7 @@ def test_drawn_shapes_are_fresh_every_epoch_and_begin_plain():
         ({"epochs": 0}, "epochs must be a whole number of at least 1"),
         ({"learning_rate": 0.0}, "above 0"),
         ({"warmup": 1.0}, "warmup"),
+        ({"first_size": 0.0}, "first_size"),
         ({"optimizer": "lamb"}, "'sgd' or 'adamw'"),
         ({"precision": "int8"}, "precision"),
     ],
@@ -194,6 +200,7 @@ def test_a_real_kill_leaves_a_checkpoint_that_goes_on(tmp_path):
     script = f"""
 import torch
 torch.set_num_threads(1)
+from findtta.data.corrupted import CorruptedDataset
 from findtta.data.shapes import Shapes
 from findtta.models import build
 from findtta.train import DrawnShapes, Recipe, train
@@ -211,3 +218,23 @@ train(model, DrawnShapes(64, 0, 1), Shapes(40), {str(tmp_path / "net.safetensors
     process.kill()
     process.wait()
     assert torch.load(checkpoint, weights_only=True)["step"] >= 1
+
+
+def test_images_grow_to_their_full_side():
+    recipe = Recipe(first_size=0.5)
+    sides = [recipe.side(progress, 32) for progress in np.linspace(0, 1, 301)]
+    assert sides == sorted(sides)
+    assert sides[0] == 16
+    assert set(sides) == {16, 20, 24, 28, 32}
+    assert min(np.linspace(0, 1, 301)[np.array(sides) == 32]) < 2 / 3
+    assert {Recipe().side(progress, 30) for progress in (0.0, 0.5, 1.0)} == {30}
+
+
+def test_a_model_trains_on_images_that_grow(tmp_path):
+    sizes = []
+    model = fresh()
+    model.register_forward_pre_hook(lambda module, inputs: sizes.append(inputs[0].shape[-1]))
+    source = Augmented(Shapes(64), seed=0)
+    recipe = Recipe(epochs=3, batch_size=32, first_size=0.5)
+    train(model, source, Shapes(8), tmp_path / "net.safetensors", recipe, progress=False)
+    assert sizes[:6] == [16, 20, 24, 28, 32, 32]

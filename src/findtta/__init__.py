@@ -19,6 +19,7 @@ _HOME = {
     "inspect": "findtta.inspection",
     "methods": "findtta.registry",
     "option": "findtta.options",
+    "recommend": "findtta.recommendation",
     "unwrap": "findtta.api",
 }
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from findtta.inspection import inspect
     from findtta.layers.adaptive import AdaptiveNorm
     from findtta.options import Options, option
+    from findtta.recommendation import recommend
     from findtta.registry import methods
 
 
@@ -62,5 +64,6 @@ __all__ = [
     "inspect",
     "methods",
     "option",
+    "recommend",
     "unwrap",
 ]

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 
 from findtta._io import atomic_write
 from findtta._progress import progress_bar
+from findtta.data.corrupted import CorruptedDataset
 from findtta.data.dataset import CLEAN, DomainDataset, Images, Labels, Rows
 from findtta.data.randomness import integers, sample_keys
 from findtta.data.shapes import draw, draw_labels
 from findtta.errors import OptionError
 from findtta.images import to_input
 from findtta.models.card import Classifier
-from findtta.models.check import clean_accuracy
+from findtta.models.check import accuracy_by_domain, clean_accuracy
 from findtta.models.weights import write_weights
 from findtta.options import AtLeastZero, Count, Fraction, Options, Positive, Seed, option, require_device
 
@@ -149,13 +150,16 @@ def train(
     device: str = "cpu",
     half: bool = False,
     test_images: int = 10_000,
+    corrupted_images: int = 0,
     progress: bool = True,
     checkpoint_every: float = 60.0,
 ) -> Classifier:
     """Train a model in place, write its weights to a ``.safetensors`` file, and return it in eval mode.
 
     The card of the model gets its accuracy on at most ``test_images`` images of the domain ``"clean"`` of the test
-    set; with ``half``, weights are stored in half precision, and the accuracy is that of what is stored.
+    set, and its accuracy under each of the fifteen corruptions at severity 5 on at most ``corrupted_images``
+    images, if any. With ``half``, weights are stored in half precision, and the accuracy is that of what is
+    stored.
 
     A checkpoint is kept beside ``out`` during training, written every ``checkpoint_every`` seconds. Called again
     after a kill with the same arguments, training continues from there and ends with the same weights as if it had
@@ -197,6 +201,13 @@ def train(
         for parameter in model.net.parameters():
             parameter.data = parameter.data.half().float()
     right, count = clean_accuracy(model, test, test_images)
+    corrupted: dict[str, Any] = {}
+    if corrupted_images:
+        fifteen = CorruptedDataset(test).pick(limit=corrupted_images)
+        corrupted = {
+            "corrupted_accuracy": accuracy_by_domain(model, fifteen),
+            "corrupted_images": corrupted_images,
+        }
     model.card = replace(
         model.card,
         trained_on=test.name,
@@ -206,6 +217,7 @@ def train(
         classes=test.classes,
         clean_accuracy=round(100 * right / count, 2),
         clean_images=count,
+        **corrupted,
         recipe=asdict(recipe),
     )
     write_weights(out, model.net.state_dict(), model.card, half=half)

@@ -185,7 +185,12 @@ def test_alpha_is_swept_from_groups_alone_to_the_source():
     specs = specs_of(load("alpha"), Context(seeds=(0,)))
     assert {spec.method for spec in specs} == {"find"}
     assert sorted({spec.options["alpha"] for spec in specs}) == [step / 10 for step in range(11)]
-    assert {spec.stream for spec in specs} == {"crossmix", "random:variant=paper", "shuffle", "static"}
+    assert {spec.stream for spec in specs} == {
+        "crossmix",
+        "random:variant=authors",
+        "shuffle:variant=authors",
+        "static",
+    }
 
 
 def test_cold_starts_share_a_stream_that_is_long_enough():

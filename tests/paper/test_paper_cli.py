@@ -170,3 +170,28 @@ def test_mistakes_in_a_file_of_setups_name_the_file(tmp_path, content, message):
     path.write_text(content)
     with pytest.raises(FindTTAError, match=rf"setups\.toml.*{message}"):
         command("table1", "--setup", path)
+
+
+def test_a_page_of_stored_runs_says_what_holds(capsys, runs, tmp_path, monkeypatch):
+    words = ["table7", "efficiency", *SMALL, "--methods", "source,tbn,find"]
+    assert command("table7", *words[2:]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(paper, "gather", lambda *arguments, **settings: pytest.fail("something is computed"))
+    page = tmp_path / "RESULTS.md"
+    assert command(*words, "--stored", "--write", page, "-o", tmp_path / "figures") == 0
+    text = page.read_text(encoding="utf-8")
+    accuracy = {result.spec["method"]: result.accuracy for result in Store(runs).all()}
+    other = max(("source", "tbn"), key=lambda name: accuracy[name])
+    assert f"{accuracy['find'] - accuracy[other]:+.1f} \\[" in text
+    assert text.count("findtta paper") == 1
+    assert f"--stored -o {tmp_path / 'figures'} --write {page}" in text
+    assert "## Table 7" in text
+    assert "Efficiency" not in text  # nothing of it is stored
+    assert f"{accuracy['find']:.2f}" in text
+    assert "- *Not run*: 1 of 2. CIFAR100-C, ResNet-26, CrossMix." in text
+
+
+def test_a_page_of_nothing_is_refused(runs, tmp_path):
+    with pytest.raises(OptionError, match="no results of these items"):
+        command("table7", *SMALL, "--stored", "--write", tmp_path / "page.md")
+    assert not (tmp_path / "page.md").exists()

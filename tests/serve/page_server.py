@@ -20,7 +20,7 @@ class Here:
     def __init__(self, model):
         self._model, self._lock = model, threading.Lock()
 
-    async def predict(self, images, choice=None):
+    async def predict(self, images, choice=None, *, once=False):
         return await asyncio.to_thread(self._predict, images, *([] if choice is None else [choice]))
 
     def _predict(self, *batch):

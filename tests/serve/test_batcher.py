@@ -143,6 +143,46 @@ def test_a_full_batch_goes_at_once_and_another_when_its_time_has_come():
     assert model.starts == pytest.approx([0, 0.01])
 
 
+def test_a_request_that_seems_to_be_alone_does_not_wait_for_others():
+    model = Model(0.05)
+
+    async def scenario():
+        queue = batcher(model)
+
+        async def later(delay, item):
+            await asyncio.sleep(delay)
+            await queue.submit([item])
+
+        # Alone, and again; then two at one moment, after which even a single one waits; then alone as before.
+        delays = [0, 1, 2, 2.0005, 3, 4]
+        await asyncio.gather(*(later(delay, item) for item, delay in enumerate(delays)))
+
+    run_virtually(scenario())
+    assert model.batches == [[0], [1], [2, 3], [4], [5]]
+    assert model.starts == pytest.approx([0.001, 1.001, 2.001, 3.01, 4.001])
+
+
+def test_the_next_batch_leaves_before_most_responses_of_the_last_are_written():
+    model, events = Model(0.05), []
+
+    async def run(items):
+        events.append("batch")
+        return await model(items)
+
+    async def scenario():
+        queue = batcher(run, max_batch=32, ahead=0)
+
+        async def client(item):
+            await queue.submit([item])
+            events.append("response")
+
+        await asyncio.gather(*map(client, range(64)))
+
+    run_virtually(scenario())
+    assert events.count("response") == 64
+    assert events.index("batch", 1) <= 3
+
+
 def test_while_the_worker_is_busy_a_full_batch_is_sent_ahead_and_a_small_one_grows():
     model = Model(1.0)
 

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +43,14 @@ class InThisProcess:
     ready, failed, place, most_deaths = True, False, "here", 1
 
     def __init__(self, replica):
-        self.replica = replica
+        self.replica, self._lock = replica, threading.Lock()
 
     async def predict(self, images, choice=None):
-        return await asyncio.to_thread(self.replica, images, choice), "one"
+        return await asyncio.to_thread(self._predict, images, choice), "one"
+
+    def _predict(self, *batch):
+        with self._lock:  # one batch at a time, as in a process
+            return self.replica(*batch)
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +239,36 @@ def test_a_method_that_cannot_be_served_changes_nothing(content, words, one_of_t
     assert refused.status_code == 422
     assert words in refused.json()["error"]["message"]
     assert told["method"] == "find"
+
+
+def test_the_page_compares_what_is_served(replica, monkeypatch):
+    monkeypatch.setattr("findtta.serve.overview.IMAGES", 4)
+
+    async def compared(frontend):
+        async with asyncio.timeout(60):
+            while True:
+                report = (await ask(frontend.app, "GET", "/v1/overview", headers=KEY)).json()
+                if report["status"] != "computing":
+                    return report
+                await asyncio.sleep(0.05)
+
+    async def use(frontend):
+        seen = [await compared(frontend)]
+        for choice in ({"method": "tbn"}, {"method": "find", "options": {"alpha": 0.5}}):
+            await switch(frontend, choice)
+            seen.append(await compared(frontend))
+        offered = (await ask(frontend.app, "GET", "/v1/samples", headers=KEY)).json()
+        batch = (await ask(frontend.app, "GET", "/v1/overview/batch", headers=KEY)).json()
+        return seen, offered["method"], batch["method"]
+
+    seen, offered, batch = with_frontend(use, Settings(api_key="secret", clean_images="none"), replica)
+    assert [report["method"] for report in seen] == ["find", "tbn", "find"]
+    assert [report["status"] for report in seen] == ["ready"] * 3
+    methods = [[entry["method"] for entry in report["methods"]] for report in seen]
+    assert methods[1] == ["source", "tbn", "find-soft"]
+    confidences = [report["methods"][1]["mixed"]["confidence"] for report in seen]
+    assert len(set(confidences)) == 3  # the options count, too
+    assert (offered, batch) == ("find", "find")
 
 
 def test_only_who_has_the_key_may_switch(replica):

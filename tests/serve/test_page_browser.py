@@ -8,6 +8,7 @@ pytest.importorskip("python_multipart")
 
 import base64
 import json
+import urllib.request
 
 import numpy as np
 import page_server
@@ -438,6 +439,21 @@ def test_a_server_with_a_key_asks_for_it(chromium, few):
         assert page.complaints
         assert [text for text in page.complaints if not text.startswith(f"{REFUSED} 401")] == []
         page.complaints.clear()  # the browser itself reports every 401
+
+
+def test_an_open_page_follows_the_served_method(chromium, few):
+    with page_server.serving(Settings(api_key="key")) as address, visitor(chromium) as page:
+        page.visit(address)
+        page.until("document.getElementById('key').checkVisibility()")
+        page.tab.fill("#key-value", "key")
+        page.press("Enter")
+        page.until("document.getElementById('overview-text').textContent.startsWith('FIND ')")
+        body = json.dumps({"method": "tbn"}).encode()
+        request = urllib.request.Request(f"{address}v1/method", body, {"X-API-Key": "key"})
+        urllib.request.urlopen(request).close()
+        page.until("document.getElementById('overview-text').textContent.startsWith('tbn ')")
+        assert page.text("#method") == "tbn"
+        page.complaints.clear()  # of the browser, about the first 401
 
 
 def test_a_server_that_has_stopped_is_reported(chromium, few):

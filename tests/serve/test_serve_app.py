@@ -491,7 +491,8 @@ def test_liveness_is_about_what_only_a_restart_can_help(failed, status):
     assert asyncio.run(main()).status_code == status
 
 
-def test_the_access_log_has_a_line_per_request_with_its_batch():
+def test_the_access_log_has_a_line_per_request_with_its_batch(monkeypatch):
+    monkeypatch.setattr("findtta.serve.batcher._ALONE_S", 10)  # all three share a batch
     log = io.StringIO()
 
     async def main():

@@ -9,10 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from stream_data import LabelsOnly, datasets, equal
 
-from findtta.data.dataset import MAIN_CORRUPTIONS
-from findtta.errors import OptionError
+from findtta.data import load
+from findtta.data.dataset import ALL_CORRUPTIONS, MAIN_CORRUPTIONS, PAIRED_CORRUPTIONS
+from findtta.errors import OptionError, UnknownNameError
 from findtta.streams import SCENARIOS, make, parse
-from findtta.streams.scenarios import Random, _draw_classes, _sort_into_pieces
+from findtta.streams.scenarios import Random
+from findtta.streams.scenarios.classes import _draw_classes, _sort_into_pieces
 
 batch_sizes = st.integers(1, 40)
 seeds = st.integers(0, 2**32 - 1)
@@ -25,6 +27,10 @@ complete = st.sampled_from(
         *(("wild", {"delta": delta}) for delta in (1e-6, 0.05, 1e6)),
         *(("wild", {"delta": delta, "variant": "authors"}) for delta in (1e-6, 0.05, 1e6)),
         ("label-sorted", {}),
+        *(("markov", {"domain_stay": stay, "class_stay": 1 - stay}) for stay in (0, 0.5, 1)),
+        ("markov", {"domain_stay": 1, "class_stay": 1}),
+        ("clean", {}),
+        ("pairs", {}),
     ]
 )
 
@@ -403,6 +409,90 @@ def test_every_round_of_lifelong_is_a_permutation_of_its_own(dataset, batch_size
         assert all(passes[i] != passes[j] for i in range(rounds) for j in range(i))
 
 
+@given(datasets(), batch_sizes, seeds, st.integers(1, 5), st.booleans())
+def test_recurring_comes_back_to_every_domain_and_shows_every_sample_once(
+    dataset, batch_size, seed, visits, across
+):
+    assume(len(dataset) >= batch_size)
+    stream = make("recurring", dataset, batch_size=batch_size, seed=seed, visits=visits, across=across)
+    assert sorted(zip(stream.domain_ids.tolist(), stream.rows.tolist(), strict=True)) == all_samples(dataset)
+    # The order of domains starts again with each visit, and visits show equal parts of a domain.
+    starts = [0, *(np.flatnonzero(np.diff(stream.domain_ids) < 0) + 1).tolist(), len(stream.rows)]
+    assert len(starts) - 1 <= visits
+    parts = [np.bincount(stream.domain_ids[a:b], minlength=len(dataset.domains)) for a, b in pairwise(starts)]
+    if len(parts) == visits:
+        assert np.ptp(parts, axis=0).max() <= 1
+    if not across:
+        assert (domains_per_batch(stream) == 1).all()
+    assert (np.diff(stream.rounds) >= 0).all()
+    assert make("recurring", dataset, batch_size=batch_size, seed=seed, visits=1, across=across).rows.tolist() == (
+        make("static", dataset, batch_size=batch_size, seed=seed, across=across).rows.tolist()
+    )
+
+
+def test_recurring_is_a_b_c_a_b_c_and_its_rounds_are_the_visits():
+    stream = make("recurring", equal(20, ["a", "b", "c"]), batch_size=10, visits=2)
+    assert stream.domain_ids.tolist() == np.repeat([0, 1, 2, 0, 1, 2], 10).tolist()
+    assert stream.rounds.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def repeats(values):
+    return np.mean(values[1:] == values[:-1])
+
+
+@pytest.mark.parametrize("class_stay", [0.0, 0.9])
+@pytest.mark.parametrize("domain_stay", [0.0, 0.9])
+def test_markov_keeps_domain_and_class_as_often_as_asked(domain_stay, class_stay):
+    dataset = equal(2000, 5)
+    stream = make("markov", dataset, domain_stay=domain_stay, class_stay=class_stay)
+    labels = np.concatenate([dataset.batch_labels(batch) for batch in stream])
+    # Who does not stay may draw the same again: one in five domains, one in ten classes.
+    assert repeats(stream.domain_ids) == pytest.approx(domain_stay + (1 - domain_stay) / 5, abs=0.02)
+    assert repeats(labels) == pytest.approx(class_stay + (1 - class_stay) / 10, abs=0.02)
+    # The two are independent of each other.
+    both = np.mean((np.diff(stream.domain_ids) == 0) & (np.diff(labels) == 0))
+    assert both == pytest.approx(repeats(stream.domain_ids) * repeats(labels), abs=0.02)
+    # Neither domain nor class runs out before the others: halves are alike.
+    half = len(labels) // 2
+    assert np.bincount(stream.domain_ids[:half]) / half == pytest.approx(np.full(5, 0.2), abs=0.03)
+
+
+@pytest.mark.parametrize(("domain_ratio", "class_ratio"), [(10, 1), (1, 10), (4, 4)])
+def test_markov_has_as_many_of_the_rarest_as_asked(domain_ratio, class_ratio):
+    dataset = equal(2000, 5)
+    stream = make("markov", dataset, domain_ratio=domain_ratio, class_ratio=class_ratio)
+    labels = np.concatenate([dataset.batch_labels(batch) for batch in stream])
+    for values, ratio in ((stream.domain_ids, domain_ratio), (labels, class_ratio)):
+        counts = np.sort(np.bincount(values))[::-1]
+        assert counts / counts[0] == pytest.approx(ratio ** -np.linspace(0, 1, len(counts)), rel=0.05)
+    pairs = samples_of(stream)
+    assert len(set(pairs)) == len(pairs)
+    rarest = {
+        int(make("markov", dataset, domain_ratio=10, seed=seed).composition().sum(0).argmin()) for seed in range(9)
+    }
+    assert len(rarest) > 1  # which one it is is drawn
+
+
+@given(datasets(least_count=1), batch_sizes, seeds, st.floats(1, 20), st.floats(0, 1))
+def test_markov_of_any_shares_shows_no_sample_twice(dataset, batch_size, seed, ratio, stay):
+    settings = {"domain_ratio": ratio, "class_ratio": 1, "domain_stay": stay, "class_stay": stay}
+    try:
+        stream = make("markov", dataset, batch_size=batch_size, seed=seed, **settings)
+    except OptionError:
+        assert batch_size > len(dataset) / ratio - len(dataset.domains) * len(dataset.classes)
+        return
+    pairs = samples_of(stream)
+    assert len(set(pairs)) == len(pairs)
+    assert set(pairs) <= set(all_samples(dataset))
+
+
+def test_markov_without_memory_is_a_mixture_of_everything():
+    dataset = equal(2000)
+    stream = make("markov", dataset, domain_stay=0, class_stay=0)
+    assert domains_per_batch(stream)[:-1].mean() == pytest.approx(15 * (1 - (14 / 15) ** 64), abs=0.1)
+    assert classes_per_batch(stream, dataset).mean() > 9.9
+
+
 SEVERE = [f"{kind}@{level}" for kind in ("fog", "snow") for level in (3, 1, 5, 2, 4)]
 
 
@@ -460,6 +550,30 @@ def test_mostly_clean_counts_in_tenths_not_in_binary_fractions():
     assert stream.composition()[0].tolist() != stream.composition()[1].tolist()
 
 
+def test_potpourri_has_every_kind_of_drift_and_a_share_of_clean_samples():
+    on_the_fly = load("shapes", count=100)
+    part = SCENARIOS["potpourri"].part(on_the_fly)
+    assert part.domains == (
+        "clean",
+        *(f"{kind}@5" for kind in ALL_CORRUPTIONS),
+        *(f"{kind}@3" for kind in PAIRED_CORRUPTIONS),
+    )
+    used = make_with_own_identity("potpourri", part).composition().sum(axis=0)
+    assert used.tolist() == [100, *[16] * 25]
+    other = LabelsOnly({"clean": 30, "sketch": 30, "fog@5": 30})
+    assert SCENARIOS["potpourri"].part(other).domains == ("clean", "sketch", "fog@5")
+    assert SCENARIOS["potpourri"].part(on_the_fly, ["snow"]).domains == ("clean", "snow@5")
+
+
+def test_pairs_has_two_corruptions_on_every_image_and_clean_none():
+    dataset = load("shapes", count=20)
+    assert SCENARIOS["pairs"].part(dataset).domains == tuple(f"{kind}@3" for kind in PAIRED_CORRUPTIONS)
+    assert SCENARIOS["pairs"].part(dataset, severity=5).domains[0] == "snow+motion_blur@5"
+    assert SCENARIOS["clean"].part(dataset).domains == ("clean",)
+    with pytest.raises(UnknownNameError, match="no 'snow\\+motion_blur@3'"):
+        SCENARIOS["pairs"].part(equal(10))
+
+
 @pytest.mark.parametrize("domains", [["clean"], ["fog@5", "snow@5"]])
 def test_mostly_clean_needs_clean_and_drifted_samples(domains):
     with pytest.raises(OptionError, match="needs the domain 'clean' and at least one drifted domain"):
@@ -511,8 +625,10 @@ def test_batches_of_one_domain_need_a_domain_with_a_full_batch(text):
 def test_each_scenario_picks_what_it_is_usually_made_of():
     dataset = equal(8, ["clean", *(f"{kind}@{level}" for kind in MAIN_CORRUPTIONS for level in range(1, 6))])
     for name, kind in SCENARIOS.items():
+        if name == "pairs":
+            continue
         part = kind.part(dataset, limit=3)
-        expected = {"gradual": 75, "mostly-clean": 16}.get(name, 15)
+        expected = {"gradual": 75, "mostly-clean": 16, "potpourri": 16, "clean": 1}.get(name, 15)
         assert len(part.domains) == expected
         assert len(part) == 3 * expected
     assert SCENARIOS["gradual"].part(dataset, ["fog"], (2, 4)).domains == ("fog@2", "fog@4")

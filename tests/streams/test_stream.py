@@ -32,6 +32,12 @@ DIGESTS = {
     "label-sorted": "ad7ca8567a2ef8a77b4767246853bf30333e724e48f9c56fd9a4905df2bd5bb9",
     "lifelong:rounds=3": "eb8e939ad76c1367f8c4b4272ff6e031ae4111fed72cc8cd6613c8a97f202ca4",
     "gradual": "e0e1a8430ac6445d3170a94b01d76c298fa94dcc5e3ab94275960524adbbe17b",
+    "markov": "d5063313f7846be6f9541ee2d76c68229f8812e678ac839e8b0b88329e2f83a2",
+    "markov:domain_ratio=3,class_ratio=2,class_stay=0": "95da8288830b59a52b168c01a45011d1f4c611330019dd2f934b1efefbb20106",
+    "recurring:visits=2": "410684b0eed06e7194452a03b20b5626496d8500dc342e467001653641fc78c4",
+    "pairs": "5edc2200003685f59743f0cd5d0ceae1690adcd371cb186aadc00ad1bd0d615b",
+    "potpourri": "4b504fd24c4c929750f0ec6dbdcc2d61138ba2b3ef3dc8b4680aae84fab3260e",
+    "clean": "9ab9c1e156ddef2fccf8b0437c13118b7c1bcf4c235892a2a956c9ad8efa2439",
     "mostly-clean:fraction=0.7": "ae8d6f913848da4c96722b4ccea0b76bd1db88f0f423ce41e71eea00b5f5f485",
 }
 
@@ -332,7 +338,10 @@ def test_unknown_names_are_refused_with_close_matches(name, arguments, message):
         ("lifelong", {"rounds": 1.5}, "rounds must be a whole number of at least 1, got 1.5"),
         ("static", {"across": 1}, "across must be True or False, got 1"),
         ("gradual", {"across": "no"}, "across must be True or False, got 'no'"),
-        ("mostly-clean", {"fraction": 1}, r"fraction must be a number between 0 and 1, .*\['clean'\]"),
+        ("markov", {"domain_stay": 1.1}, "domain_stay must be a number from 0 to 1, got 1.1"),
+        ("markov", {"class_ratio": 0.5}, "class_ratio must be a number from 1 to 1e\\+06, got 0.5"),
+        ("recurring", {"visits": 0}, "visits must be a whole number of at least 1, got 0"),
+        ("mostly-clean", {"fraction": 1}, "fraction must be a number between 0 and 1, .*stream 'clean'"),
     ],
 )
 def test_bad_values_are_refused(name, arguments, message):

@@ -295,7 +295,7 @@ def _behind_method(method: type, options: Options) -> list[Any]:
 def _behind_data(dataset: DomainDataset) -> list[Any]:
     """Return the classes and functions whose code makes the images of a dataset."""
     parts = [part for part in vars(dataset).values() if isinstance(part, DomainDataset)]
-    corruptions = getattr(dataset, "functions", {}).values()
+    corruptions = [each for steps in getattr(dataset, "functions", {}).values() for each in steps.values()]
     return [*type(dataset).__mro__, *corruptions, *itertools.chain.from_iterable(map(_behind_data, parts))]
 
 

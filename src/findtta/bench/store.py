@@ -1,9 +1,12 @@
-"""A folder of results: one JSON file per run, which appears whole or not at all."""
+"""A folder of results: one JSON file per run, which appears whole or not at all; or one archive of many."""
 
+import functools
+import json
+import lzma
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from findtta.errors import InputError, OptionError, UnknownNameError, few
 DEFAULT_FOLDER = "findtta-runs"
 FOLDER_VARIABLE = "FINDTTA_RUNS"
 SHORTEST_PREFIX = 4
+#: What an archive of results is called: a line of JSON for each, compressed.
+ARCHIVE = ".jsonl.xz"
 
 _STALE_SECONDS = 3600.0
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,64}")
@@ -24,7 +29,8 @@ class Store:
 
     A result appears in one step, so that no reader ever sees half of it; a killed process leaves at most a hidden
     temporary file. Reading never changes the folder, and a missing folder reads as an empty one. The folder is by
-    default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory.
+    default ``$FINDTTA_RUNS``, or ``findtta-runs`` in the working directory. In place of a folder it may be a file
+    that :func:`archive` wrote, which is only read.
 
     Example:
         >>> import tempfile
@@ -49,8 +55,19 @@ class Store:
             raise self._unusable("a folder that can be written to", error) from error
         remove_unfinished(self.folder, _STALE_SECONDS)
 
+    @functools.cached_property
+    def _archived(self) -> dict[str, bytes]:
+        """The results in an archive, by digest, as JSON."""
+        try:
+            lines = lzma.decompress(self.folder.read_bytes()).splitlines()
+            return {str(json.loads(line)["digest"]): line for line in lines}
+        except (OSError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"the archive {str(self.folder)!r} of results cannot be read ({error}).") from error
+
     def digests(self) -> list[str]:
         """Return the digests that there are files for, without reading the files."""
+        if self.folder.is_file():
+            return sorted(self._archived)
         try:
             names = [entry.name for entry in os.scandir(self.folder) if entry.name.endswith(".json")]
         except FileNotFoundError:
@@ -123,8 +140,11 @@ class Store:
 
     def _read(self, digest: str) -> Result | None:
         """Return a result, or None if there is none; ``InputError`` if its file cannot be used."""
+        if self.folder.is_file() and digest not in self._archived:
+            return None
         try:
-            result = Result.from_json(self.path(digest).read_bytes())
+            content = self._archived[digest] if self.folder.is_file() else self.path(digest).read_bytes()
+            result = Result.from_json(content)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -138,3 +158,22 @@ class Store:
             f"runs must be {expected}, but {str(self.folder)!r} is not ({error.strerror or error}): name another, "
             f"or set {FOLDER_VARIABLE}."
         )
+
+
+def archive(results: Iterable[Result], path: Path) -> None:
+    """Write results into one small file, which a store can be read from; the same results give the same bytes.
+
+    Paths of data and weights that were asked for become the names of the files, so that it can be given away.
+    """
+    documents = []
+    for result in results:
+        document = json.loads(result.to_json())
+        spec = document["spec"]
+        document["spec"] |= {name: Path(spec[name]).name for name in ("data", "weights") if spec.get(name)}
+        if str(spec.get("model")).endswith(".safetensors"):
+            spec["model"] = Path(spec["model"]).name
+        documents.append(document)
+    # Runs that resemble each other next to each other: that compresses best.
+    documents.sort(key=lambda each: (json.dumps(each["config"].get("stream")), each["digest"]))
+    lines = [json.dumps(document, sort_keys=True, separators=(",", ":")) for document in documents]
+    write_file(path, lzma.compress("\n".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))

@@ -19,7 +19,8 @@ from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
 from findtta.paper.context import NONE, Context, Setup, make_setup, read_setups
 from findtta.paper.items import Item, all_items, find, groups
-from findtta.paper.study import Results, gather
+from findtta.paper.page import write_page
+from findtta.paper.study import Results, gather, stored
 from findtta.tables import render
 
 #: The flags that decide the numbers, by the name of their argument.
@@ -51,10 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to run")
     add_flags(how, Execution)
     how.add_argument("--retry-failed", action="store_true", help="run again what failed the last time")
+    how.add_argument(
+        "--stored", action="store_true", help="compute nothing: use what --runs has, whichever version computed it"
+    )
     how.add_argument("--dry-run", action="store_true", help="only print how many runs there are")
     add_runs(how)
     how.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="folder to write to (default: 'paper' in that of --runs)"
+    )
+    how.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write all items into one Markdown page that begins with what holds and what does not; its figures "
+        "go to --output",
     )
 
 
@@ -81,30 +92,42 @@ def run(arguments: argparse.Namespace) -> int:
     execution = Execution(**given(arguments, Execution))
     execution.check_device(context.device)
     planner, store = Planner(tell), Store(arguments.runs)
-    for setup in setups:  # raise at once if data or model cannot be opened
-        planner.plan(context.spec(setup, method="source"))
+    everything = stored(store) if arguments.stored else Results()
+    if not arguments.stored:
+        for setup in setups:  # raise at once if data or model cannot be opened
+            planner.plan(context.spec(setup, method="source"))
+        store.require_writable()
     executor = execution.make(planner)
-    store.require_writable()
     output = arguments.output or store.folder / "paper"
-    everything = Results()
+    documents = []
     try:
         for item in chosen:
-            with _bar(item) as callbacks:
-                more = gather(
-                    item.asked(context),
-                    store,
-                    executor=executor,
-                    planner=planner,
-                    retry_failed=arguments.retry_failed,
-                    **callbacks,
-                )
-            everything = everything.also(more)
-            document = item.document(context, everything)
-            files = document.save(output)
-            print_text(f"{document.text()}\n\nwritten: {', '.join(map(str, files))}\n")
+            if not arguments.stored:
+                with _bar(item) as callbacks:
+                    more = gather(
+                        item.asked(context),
+                        store,
+                        executor=executor,
+                        planner=planner,
+                        retry_failed=arguments.retry_failed,
+                        **callbacks,
+                    )
+                everything = everything.also(more)
+            if arguments.write is None:
+                document = item.document(context, everything)
+                files = document.save(output)
+                print_text(f"{document.text()}\n\nwritten: {', '.join(map(str, files))}\n")
+                continue
+            document = item.document(dataclasses.replace(context, command=""), everything)  # the page has it once
+            documents += [document] if document.has_results else []
     except KeyboardInterrupt:
         tell("stopped; run the same command to continue")
         return INTERRUPTED
+    if arguments.write is not None:
+        if not documents:
+            raise OptionError(f"--write: {str(store.folder)!r} has no results of these items with these settings.")
+        files = write_page(arguments.write, output, chosen, documents, context, everything)
+        print_text(f"written: {', '.join(map(str, files))}")
     failed = sum(record.status == "failed" for record in everything.records)
     if failed:
         tell(f"{failed} of {len(everything.records)} runs and measurements failed; see the notes")
@@ -150,6 +173,10 @@ def _command(arguments: argparse.Namespace) -> str:
         elif value:
             for one in value if isinstance(value, list) else [value]:
                 words += [flag, Path(one).name if Path(str(one)).is_absolute() else str(one)]
+    if arguments.write is not None:  # the command that makes the page again
+        words += ["--stored"] if arguments.stored else []
+        for flag, value in (("--runs", arguments.runs), ("-o", arguments.output), ("--write", arguments.write)):
+            words += [] if value is None else [flag, str(value)]
     return shlex.join(words)
 
 

@@ -12,7 +12,7 @@ from findtta._io import atomic_write, write_parquet
 from findtta.bench.comparison import BASELINE, compare
 from findtta.bench.naming import AXES, NamedRun, named_runs
 from findtta.bench.result import FLAT_COLUMNS, FLAT_GROUPS, VALUES, Result, flat
-from findtta.bench.store import Store
+from findtta.bench.store import ARCHIVE, Store, archive
 from findtta.cli.output import print_json, print_text
 from findtta.cli.stored import add_filters, add_runs, read_runs
 from findtta.errors import OptionError
@@ -30,7 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_argument("--compare", action="store_true", help="tables of methods against streams")
     actions.add_argument("--show", metavar="DIGEST", help="one run in full; the first characters are enough")
     actions.add_argument("--failed", action="store_true", help="the errors of runs that failed")
-    actions.add_argument("--export", type=Path, metavar="FILE", help="one row per run, as .csv or .parquet")
+    actions.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE",
+        help=f"one row per run as .csv or .parquet, or whole runs, which --runs reads, as {ARCHIVE}",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     add_filters(parser)
     tables = parser.add_argument_group("with --compare")
@@ -185,8 +190,8 @@ def _counted(runs: int) -> str:
 
 def _require_exportable(path: Path) -> None:
     """Raise before anything is read if the file cannot be what was asked for."""
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise OptionError(f"--export must be a file ending in .csv or .parquet, got {path.name!r}.")
+    if path.suffix.lower() not in (".csv", ".parquet") and not path.name.endswith(ARCHIVE):
+        raise OptionError(f"--export must be a file ending in .csv, .parquet or {ARCHIVE}, got {path.name!r}.")
     if path.suffix.lower() == ".parquet":
         require("pyarrow", "results", "writing Parquet files")
 
@@ -194,6 +199,14 @@ def _require_exportable(path: Path) -> None:
 def _export(results: Sequence[Result], path: Path) -> None:
     if not results:
         raise OptionError("--export: there is no run to export, so no file is written.")
+    if path.name.endswith(ARCHIVE):
+        archive(results, path)
+    else:
+        _export_flat(results, path)
+    print_text(f"{_counted(len(results))} written to {path}")
+
+
+def _export_flat(results: Sequence[Result], path: Path) -> None:
     rows = [flat(result) for result in results]
     try:
         with atomic_write(path) as partial, partial.open("x", encoding="utf-8", newline="") as file:
@@ -205,4 +218,3 @@ def _export(results: Sequence[Result], path: Path) -> None:
                 writer.writerows(rows)
     except OSError as error:
         raise OptionError(f"--export: {str(path)!r} cannot be written ({error.strerror or error}).") from error
-    print_text(f"{_counted(len(results))} written to {path}")

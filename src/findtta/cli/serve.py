@@ -63,8 +63,8 @@ def _announce(url: str, description: Description, place: str) -> None:
         print("findtta: each prediction depends on its own image only", file=sys.stderr, flush=True)
     else:
         print(
-            "findtta: a prediction depends on the other images of its batch; not so with --method source or iabn, "
-            "or --method find --option partitioner=instance",
+            "findtta: a prediction depends on the other images of its batch; not so with --method instance, "
+            "iabn or source",
             file=sys.stderr,
             flush=True,
         )

@@ -26,6 +26,7 @@ class Training(Options):
     threads: Count | None = option(None, "CPU threads", shown="all")
     half: bool = option(False, "store the weights in half precision")
     test_images: Count = option(10_000, "test images for the clean accuracy in the card")
+    corrupted_images: Count = option(1_000, "test images for the accuracy under each corruption in the card")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=settings.device or ("cuda" if torch.cuda.is_available() else "cpu"),
             half=settings.half,
             test_images=settings.test_images,
+            corrupted_images=settings.corrupted_images,
         ).card
     print(f"{output}: {card.arch}, accuracy {card.clean_accuracy:.2f}% on {card.clean_images} clean test images")
     return 0

@@ -28,7 +28,7 @@ from findtta._io import atomic_write
 from findtta._processes import ignore_sigint
 from findtta._progress import progress_bar
 from findtta.data.arrays import LABELS_FILE
-from findtta.data.corruptions import CORRUPTION, TABLES, apply
+from findtta.data.corruptions import TABLES, apply, are_known, steps
 from findtta.data.dataset import (
     ALL_CORRUPTIONS,
     CLEAN,
@@ -60,7 +60,7 @@ class CorruptedDataset(DomainDataset):
 
     The corruption of an image depends on the seed and on its row only, not on the batch it is asked for in. The
     constants, ``"cifar"`` or ``"imagenet"``, are the strengths of the corruptions; by default by image size. More
-    corruptions are those of other packages or files.
+    corruptions are those of other packages or files, and several on one image, such as ``"fog+gaussian_noise"``.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class CorruptedDataset(DomainDataset):
         self.clean, self.seed, self.constants = clean, seed, constants
         self.name = f"{clean.name}-c (generated)"
         self._more = tuple(more)
-        self.functions = {kind: CORRUPTION.load(kind) for kind in ALL_CORRUPTIONS}
+        self.functions = {kind: steps(kind) for kind in ALL_CORRUPTIONS}
         for kind in self._more:
-            function = CORRUPTION.load(kind)
-            if self.functions.setdefault(public_name(kind), function) is not function:
+            functions = steps(kind)
+            if self.functions.setdefault(public_name(kind), functions) != functions:
                 raise OptionError(f"corruption: {kind!r} and another one are both called {public_name(kind)!r}.")
         self.domains = (
             CLEAN,
@@ -97,17 +97,17 @@ class CorruptedDataset(DomainDataset):
         kind, severity = split_domain(domain)
         if severity is None:
             return images
-        function = self.functions[kind]
-        return apply(function, images, kind, severity, seed=self.seed, index=rows, constants=self.constants)
+        functions = self.functions[kind]
+        return apply(functions, images, severity, seed=self.seed, index=rows, constants=self.constants)
 
     def extended(self, kinds: Iterable[str]) -> DomainDataset:
-        more = [kind for kind in kinds if CORRUPTION.knows(kind)]
+        more = [kind for kind in kinds if are_known(kind)]
         return CorruptedDataset(self.clean, self.seed, self.constants, (*self._more, *more)) if more else self
 
 
 def require_corruption(name: str, value: str) -> None:
-    """Raise unless a value is the name of a corruption."""
-    CORRUPTION.load(value)
+    """Raise unless a value is the name of a corruption, or of several as in ``"fog+gaussian_noise"``."""
+    steps(value)
 
 
 #: Makes some rows of a domain and writes them to a place; returns how many.

@@ -31,6 +31,12 @@ MAIN_CORRUPTIONS = (
     "contrast", "elastic_transform", "pixelate", "jpeg_compression",
 )  # fmt: skip
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+#: Two corruptions on one image: one pair for every two of the families weather, blur, noise and digital, in the
+#: order in which light, lens, sensor and file would apply them.
+PAIRED_CORRUPTIONS = (
+    "snow+motion_blur", "fog+gaussian_noise", "frost+pixelate",
+    "defocus_blur+shot_noise", "zoom_blur+contrast", "impulse_noise+jpeg_compression",
+)  # fmt: skip
 ALL_CORRUPTIONS = (*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS)
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -158,8 +164,8 @@ class DomainDataset(ABC):
 
         Args:
             domains: Names such as ``"fog@3"``, ``"fog"`` (at the severities asked for), or ``"clean"``, and where
-                drift is made on the fly also ``"mine.py:haze"``. By default the fifteen corruptions of the
-                benchmark, or all domains of a dataset without them.
+                drift is made on the fly also ``"fog+snow"`` (both on each image) or ``"mine.py:haze"``. By default
+                the fifteen corruptions of the benchmark, or all domains of a dataset without them.
             severity: The severity, or severities, of the names that do not say theirs.
             limit: The largest number of images per domain, drawn at random and alike for all domains.
             seed: Seed of that draw.
@@ -199,8 +205,9 @@ class _Part(DomainDataset):
         limit: int | None = None,
         seed: int = 0,
         classes: tuple[str, ...] | None = None,
+        first: int = 0,
     ) -> None:
-        self.whole, self.limit, self.seed, self.domains = whole, limit, seed, domains
+        self.whole, self.limit, self.seed, self.domains, self.first = whole, limit, seed, domains, first
         self.name, self.classes, self.image_size = whole.name, classes or whole.classes, whole.image_size
         self.generated, self.preprocessing = whole.generated, whole.preprocessing
         self._classes = classes
@@ -218,10 +225,10 @@ class _Part(DomainDataset):
         whole = self.whole.extended(kinds)
         if whole is self.whole or len(self.domains) < len(self.whole.domains):  # a part has no others
             return self
-        return _Part(whole, whole.domains, self.limit, self.seed, self._classes)
+        return _Part(whole, whole.domains, self.limit, self.seed, self._classes, self.first)
 
     def _rows(self, domain: str) -> Rows:
-        return _drawn(len(self.whole.labels(domain)), self.limit, self.seed)
+        return _drawn(len(self.whole.labels(domain)), self.limit, self.seed, self.first)
 
     def image_numbers(self, domain_ids: Rows, rows: Rows) -> Rows:
         places = np.array([self.whole.domains.index(domain) for domain in self.domains])
@@ -283,8 +290,14 @@ def match_classes(
     )
 
 
+def without_first(dataset: DomainDataset, first: int) -> DomainDataset:
+    """Return a dataset without the first rows of its domains, such as those that settings were chosen on."""
+    require_int("first", first, 0, int(dataset.counts.min()) - 1)
+    return _Part(dataset, dataset.domains, first=first)
+
+
 @lru_cache(maxsize=64)
-def _drawn(count: int, limit: int | None, seed: int) -> Rows:
+def _drawn(count: int, limit: int | None, seed: int, first: int) -> Rows:
     # One draw per size of a domain: corrupted copies of one set keep the same images.
-    rows = np.random.default_rng(seed).permutation(count)[:limit]
+    rows = first + np.random.default_rng(seed).permutation(count - first)[:limit]
     return np.sort(rows).astype(np.int64)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from findtta.data import arrays, cifar, folders
 from findtta.data.corrupted import CorruptedDataset
-from findtta.data.dataset import CLEAN, DomainDataset
+from findtta.data.dataset import CLEAN, DomainDataset, without_first
 from findtta.data.published import GENERATED_SUFFIX, PUBLISHED, data_root
 from findtta.data.shapes import Shapes
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches, few
@@ -94,11 +94,15 @@ def load(
             ``count``: the number of images, for shapes.
             ``seed`` and ``constants``: for clean sets, the seed of the corruptions and of the shapes (default: 0),
             and the strengths of the corruptions, ``"cifar"`` or ``"imagenet"`` (by default by image size).
+            ``first``: the first row that is used (default: 0); rows before it are left for choosing settings.
 
     Example:
         >>> load("shapes", count=100).pick(["fog", "snow"]).domains
         ('fog@5', 'snow@5')
     """
+    first = options.pop("first", None)
+    if first is not None:
+        return without_first(load(source, root=root, preprocessing=preprocessing, **options), first)
     drift = {name: options.pop(name) for name in ("seed", "constants") if options.get(name) is not None}
     factory = _factory(source)
     both = {"seed"} & drift.keys() & inspect.signature(factory).parameters.keys() if factory else set()

@@ -31,6 +31,8 @@ class ModelCard:
         classes: The names of the classes, where known.
         clean_accuracy: Accuracy on the clean test images in %, where known.
         clean_images: How many test images that was measured on.
+        corrupted_accuracy: Accuracy under each corruption in %, by domain such as ``"fog@5"``, where known.
+        corrupted_images: How many test images each of these was measured on.
         recipe: How the weights were made, where known.
     """
 
@@ -46,6 +48,8 @@ class ModelCard:
     classes: tuple[str, ...] | None = None
     clean_accuracy: float | None = None
     clean_images: int | None = None
+    corrupted_accuracy: Mapping[str, float] | None = None
+    corrupted_images: int | None = None
     recipe: Mapping[str, Any] | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""The accuracy of a model on clean images, against what its card says: a wrong normalization shows here."""
+"""The accuracy of a model on clean images, against what its card says, and in other domains."""
 
 import math
 from dataclasses import dataclass
@@ -53,16 +53,25 @@ def clean_accuracy(model: nn.Module, dataset: DomainDataset, images: int) -> tup
             f"data: {dataset.name} has no clean images (its domains are {', '.join(dataset.domains[:4])}, ...), "
             "so clean accuracy cannot be checked on it. Give a set that has them."
         )
+    return _correct(model, dataset.pick([CLEAN], limit=images), CLEAN)
+
+
+def accuracy_by_domain(model: nn.Module, dataset: DomainDataset) -> dict[str, float]:
+    """Return the accuracy in % in each domain of a dataset."""
+    counts = {domain: _correct(model, dataset, domain) for domain in dataset.domains}
+    return {domain: round(100 * correct / images, 2) for domain, (correct, images) in counts.items()}
+
+
+def _correct(model: nn.Module, dataset: DomainDataset, domain: str) -> tuple[int, int]:
     device = next(model.parameters()).device
-    clean = dataset.pick([CLEAN], limit=images)
-    labels = clean.labels(CLEAN)
+    labels = dataset.labels(domain)
     was_training = model.training
     model.eval()
     correct = 0
     try:
         for rows in np.split(np.arange(len(labels)), range(_BATCH_SIZE, len(labels), _BATCH_SIZE)):
             with torch.inference_mode():
-                predicted = model(to_input(clean.images(CLEAN, rows), device)).argmax(1).cpu().numpy()
+                predicted = model(to_input(dataset.images(domain, rows), device)).argmax(1).cpu().numpy()
             correct += int((predicted == labels[rows]).sum())
     finally:
         model.train(was_training)

@@ -21,7 +21,8 @@ FIND = "FIND"
 MARGINS = "ours ± half of the 95% interval, clustered by image"
 INTERVALS = "95% intervals, paired by sample, clustered by image"
 _STREAMS = {
-    "random": "random:variant=paper",
+    "random": "random:variant=authors",
+    "shuffle": "shuffle:variant=authors",
     "wild": "wild:delta={delta},variant=paper",
     "lifelong": "lifelong:rounds={rounds}",
 }
@@ -53,7 +54,7 @@ class AccuracyTable(Item):
     def tables(self, study: Study) -> list[Table]:
         """Return the table in parts that fit a page, and the rounds of life-long streams one by one."""
         parts: dict[str, list[PaperColumn]] = {}
-        for column in self._shown(study.context):
+        for column in self.columns(study.context):
             name, slash, _ = column.name.partition("/")
             parts.setdefault(name if slash else "", []).append(column)
         tables = [part for name, columns in parts.items() for part in self._part(study, name, columns)]
@@ -128,7 +129,7 @@ class AccuracyTable(Item):
             if name not in known
         ]
 
-    def _shown(self, context: Context) -> list[PaperColumn]:
+    def columns(self, context: Context) -> list[PaperColumn]:
         """Return the columns to show: of the paper's those of available datasets, or all of them if none is."""
         run = {column.name for column in self.paper.columns if self._setup(context, column)}
         printed = [column for column in self.paper.columns if run.issuperset(column.average_of or (column.name,))]

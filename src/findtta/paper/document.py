@@ -61,6 +61,11 @@ class Document:
     notes: tuple[str, ...] = ()  # where the setting differs from the paper's, what failed, and the like
     provenance: Mapping[str, Any] = field(default_factory=dict)  # what our numbers come from
 
+    @property
+    def has_results(self) -> bool:
+        """Whether it has anything of ours, and not the paper's numbers only."""
+        return bool(self.provenance.get("runs") or self.provenance.get("readings"))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain values that JSON can write."""
         return {
@@ -85,13 +90,14 @@ class Document:
             parts += [textwrap.fill(f"- {line}", _WIDTH, subsequent_indent="  ") for line in lines]
         return "\n".join(parts)
 
-    def markdown(self) -> str:
-        """Return the document as Markdown; its figures are linked as files beside it."""
-        parts = [f"# {escape_markdown(self.title)}", ""]
+    def markdown(self, level: int = 1, links: Mapping[str, str] | None = None) -> str:
+        """Return the document as Markdown; its figures are linked as files beside it, or as ``links`` has them."""
+        links = links or {stem: f"{stem}.svg" for _, stem in self.stems()}
+        parts = [f"{'#' * level} {escape_markdown(self.title)}", ""]
         for table in self.tables:
             parts += [f"**{escape_markdown(table.title)}**", "", table.markdown(), ""]
-        for picture in self.pictures:
-            parts += [f"![{escape_markdown(picture.title)}]({self._stem(picture)}.svg)", ""]
+        for picture, stem in self.stems():
+            parts += [f"![{escape_markdown(picture.title)}]({links[stem]})", ""]
         for title, lines in self._lists().items():
             parts += [f"{title}:", "", *(f"- {escape_markdown(line)}" for line in lines), ""]
         return "\n".join(parts)
@@ -114,15 +120,15 @@ class Document:
         """Write the document into a folder in all formats, each file atomically, and return the files."""
         texts = {"txt": self.text(), "md": self.markdown(), "tex": self.latex(), "json": self.json()}
         files = {folder / f"{self.id}.{ending}": f"{text}\n".encode() for ending, text in texts.items()}
-        for picture in self.pictures:
-            stem = self._stem(picture)
+        for picture, stem in self.stems():
             files |= {folder / f"{stem}.{ending}": content for ending, content in picture.render().items()}
         for path, content in files.items():
             write_file(path, content)
         return list(files)
 
-    def _stem(self, picture: Picture) -> str:
-        return f"{self.id}-{picture.name}" if picture.name else self.id
+    def stems(self) -> list[tuple[Picture, str]]:
+        """Return the figures with the names of their files, without endings."""
+        return [(one, f"{self.id}-{one.name}" if one.name else self.id) for one in self.pictures]
 
     def _lists(self) -> dict[str, Sequence[str]]:
         """Return the notes and what the numbers come from, by their titles, where there are any."""

@@ -165,6 +165,19 @@ def key(asked: RunSpec | Probe) -> str:
 
 # Computing
 
+
+def stored(store: Store) -> Results:
+    """Return all that a store has, whatever version of the code computed it; a newer result wins over an older."""
+    runs = [(RunSpec.from_dict(result.spec), result) for result in store.all()]
+    readings = []
+    for path in sorted((store.folder / PROBES).glob("*.json")):
+        reading = Reading(**json.loads(path.read_text(encoding="utf-8")))
+        asked = {**reading.probe, "spec": RunSpec.from_dict(reading.probe["spec"])}
+        readings.append((Probe(**asked), reading))
+    found: list[tuple[RunSpec | Probe, Result | Reading]] = [*runs, *readings]
+    return Results(sorted(found, key=lambda pair: float(pair[1].environment.get("started") or 0)))
+
+
 #: Called with what is computed next, in words, and how many of how many steps are done.
 Progress = Callable[[str, int, int], None]
 

@@ -77,15 +77,15 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
     columns = {
         run.digest: place[1] for setting in settings for place, runs in setting.runs.items() for run in runs
     }
-    script = _file("report.js")
+    script = page_file("report.js")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"least": lambda row: min(row.values()), "most": lambda row: max(row.values())}
-    html: str = environment.from_string(_file("page.html.j2")).render(
+    html: str = environment.from_string(page_file("page.html.j2")).render(
         title=title,
         version=findtta.__version__,
-        style=_file("report.css"),
+        style=page_file("report.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         filters=names,
@@ -102,7 +102,8 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
     return charts.clean(html)
 
 
-def _file(name: str) -> str:
+def page_file(name: str) -> str:
+    """Return the text of a file of this package."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 

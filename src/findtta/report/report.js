@@ -372,7 +372,7 @@ document.addEventListener("DOMContentLoaded", () => {
     setUpPoints(chart);
     drawFrontier(chart);
   });
-  setUpFilters();
+  if (document.getElementById("filters")) setUpFilters();
   addEventListener("hashchange", openTarget);
   openTarget();
 });

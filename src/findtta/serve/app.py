@@ -109,8 +109,7 @@ class Frontend:
         if shadow := self.settings.shadow_choice:
             predict = partial(self.engine.predict, choice=shadow, once=True)
             self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
-        self._side = SideBySide(self.settings, self.description, self.engine)
-        self.overview = Overview(self.settings, self._side, lambda: not (self._active or self._draining))
+        self.overview = Overview(self.settings, self._side(), lambda: not (self._active or self._draining))
         self.app = self._build()
 
     @property
@@ -128,6 +127,10 @@ class Frontend:
         self.telemetry.switch(description.method, description.layers)
         _log.warning("the served method is now %s with %s", description.method, description.options)
         self.watch()
+        self.overview.follow(self._side())
+
+    def _side(self) -> SideBySide:
+        return SideBySide(self._choice or self.settings.choice, self.description, self.engine)
 
     async def drain(self) -> None:
         """Accept nothing new, and wait until everything accepted is answered."""
@@ -285,7 +288,7 @@ class Frontend:
             app.get(path, response_class=Response)(endpoint)
         app.include_router(method_routes(self))
         app.include_router(inference_routes(self))
-        app.include_router(compare_routes(self.settings, self._side, self.overview, self._accepted))
+        app.include_router(compare_routes(self.settings, self.overview, self._accepted))
         add_pages(app)
         return Guard(app, self.settings, self.telemetry)
 

@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 
 from findtta.errors import FindTTAError, InputError
 
+#: How long a request that seems to be alone waits, in seconds: for others that come at the same moment.
+_ALONE_S = 0.001
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -30,8 +33,9 @@ class Batcher(Generic[Item, Result]):
     """Collects items that arrive at about the same time, and has them processed together.
 
     Requests are taken in the order they came. A batch is sent as soon as it is full; one that is not, when its
-    oldest request has waited long enough and a worker is idle. Full batches are sent ahead of a worker that is
-    still busy, so that it never waits for the next one.
+    oldest request has waited long enough and a worker is idle. A request that
+    finds nothing under way after a batch of a single request hardly waits: there seem to be no others. Full
+    batches are sent ahead of a worker that is still busy, so that it never waits for the next one.
     """
 
     # Processes a batch: one result per item, in order. If it raises, only this batch fails.
@@ -42,6 +46,7 @@ class Batcher(Generic[Item, Result]):
     workers: int = 1  # how many batches are processed at a time
     ahead: int = 1  # how many full batches may be sent beyond that
     size: int = field(default=0, init=False)  # the number of items that wait or are being processed
+    _was_shared: bool = field(default=False, init=False)  # whether the last batch held several requests
     _waiting: deque[_Entry[Item, Result]] = field(default_factory=deque, init=False)
     _batches: set[asyncio.Task[None] | None] = field(default_factory=set, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -63,7 +68,8 @@ class Batcher(Generic[Item, Result]):
         if self.size + len(items) > self.max_queue:
             raise QueueFull(f"{self.size} images are in the queue, and at most {self.max_queue} may be.")
         loop = asyncio.get_running_loop()
-        entry = _Entry(items, loop.create_future(), loop.time() + self.wait_s)
+        wait_s = self.wait_s if self._was_shared or self.size else min(self.wait_s, _ALONE_S)
+        entry = _Entry(items, loop.create_future(), loop.time() + wait_s)
         self._waiting.append(entry)
         self.size += len(items)
         self._send()
@@ -91,6 +97,7 @@ class Batcher(Generic[Item, Result]):
             if not is_full and loop.time() < due:
                 self._timer = loop.call_at(due, self._send)
                 return
+            self._was_shared = len(entries) > 1
             for _ in entries:
                 self._waiting.popleft()
             self._batches.add(loop.create_task(self._finish(entries)))
@@ -108,21 +115,26 @@ class Batcher(Generic[Item, Result]):
 
     async def _finish(self, entries: list[_Entry[Item, Result]]) -> None:
         items = [item for entry in entries for item in entry.items]
+        results: Sequence[Result] = ()
+        failure: Exception | None = None
         try:
             results = await self.run(items)
             if len(results) != len(items):
                 raise InputError(f"run must return one result per item ({len(items)}), got {len(results)}.")
-            start = 0
-            for entry in entries:
-                stop = start + len(entry.items)
-                if not entry.results.done():
-                    entry.results.set_result(results[start:stop])
-                start = stop
         except Exception as error:
-            for entry in entries:
-                if not entry.results.done():
-                    entry.results.set_exception(error)
+            failure = error
         finally:
             self._batches.discard(asyncio.current_task())
             self.size -= len(items)
             self._send()
+        start = 0
+        for entry in entries:
+            # One response at a time: the next batch, for which a worker waits, must not come after all of them.
+            await asyncio.sleep(0)
+            stop = start + len(entry.items)
+            if not entry.results.done():
+                if failure is not None:
+                    entry.results.set_exception(failure)
+                else:
+                    entry.results.set_result(results[start:stop])
+            start = stop

@@ -56,10 +56,10 @@ class SideBySide:
     A stateful method remembers the batches that it got here, not those of requests.
     """
 
-    def __init__(self, settings: Settings, description: Description, engine: Engine) -> None:
-        self.description, self.served = description, settings.method_name
+    def __init__(self, choice: Choice, description: Description, engine: Engine) -> None:
+        self.description, self.served = description, description.method
         self._engine = engine
-        choices = {SOURCE: Choice(SOURCE), settings.method: settings.choice}
+        choices = {SOURCE: Choice(SOURCE), choice.method: choice}
         choices.setdefault(BEYOND, Choice(BEYOND))
         self._choices = {public_name(name): choice._replace(use="compare") for name, choice in choices.items()}
 
@@ -189,10 +189,13 @@ class Samples:
 
 
 class Overview:
-    """What the methods make of all samples, computed once in the background; requests of clients go first."""
+    """What the methods make of all samples, computed in the background, once for each served method.
+
+    Requests of clients go first.
+    """
 
     def __init__(self, settings: Settings, side: SideBySide, is_idle: Callable[[], bool]) -> None:
-        self._settings, self._side, self._is_idle = settings, side, is_idle
+        self._settings, self.side, self._is_idle = settings, side, is_idle
         self._task: asyncio.Task[None] | None = None
         self._clean: Side = {}
         self._mixed: list[Side] = []
@@ -203,11 +206,18 @@ class Overview:
     @cached_property
     def samples(self) -> Samples:
         """The samples, drawn or read when they are first asked for."""
-        return Samples(self._settings, self._side.description)
+        return Samples(self._settings, self.side.description)
 
     def start(self) -> None:
         """Begin, unless it has begun; call it where an event loop runs."""
         self._task = self._task or asyncio.create_task(self._compute())
+
+    def follow(self, side: SideBySide) -> None:
+        """Compare another method from now on."""
+        if self._task is not None:
+            self._task.cancel()
+        self.side, self._task, self._clean, self._mixed, self._failed = side, None, {}, [], False
+        self.start()
 
     async def _compute(self) -> None:
         try:
@@ -221,10 +231,10 @@ class Overview:
     async def _predict(self, images: Pixels) -> Side:
         for _ in range(_ATTEMPTS - 1):
             try:
-                return await self._side.predict(images, self._turn)
+                return await self.side.predict(images, self._turn)
             except Unavailable:
                 await asyncio.sleep(_RETRY_S)
-        return await self._side.predict(images, self._turn)
+        return await self.side.predict(images, self._turn)
 
     async def _turn(self) -> None:
         """Wait until no client does."""
@@ -237,7 +247,7 @@ class Overview:
             return None
         where = self.samples.batches[0]
         names = [self.samples.names[row] for row in self.samples.rows[where]]
-        shown = self._side.describe(names, self.samples.kinds[where], self.samples.batch(where), self._mixed[0])
+        shown = self.side.describe(names, self.samples.kinds[where], self.samples.batch(where), self._mixed[0])
         for image, row in zip(shown["images"], self.samples.rows[where], strict=True):
             image["truth"] = None if self.samples.labels is None else self.samples.classes[row]
         return shown
@@ -258,8 +268,8 @@ class Overview:
             "of": len(samples.rows),
             "images": len(samples.images),
             "severity": SEVERITY,
-            "model": self._side.description.model,
-            "method": self._side.served,
+            "model": self.side.description.model,
+            "method": self.side.served,
             "labelled": samples.labels is not None,
         }
         mixed = {name: [side[name] for side in self._mixed] for name in methods}
@@ -309,7 +319,7 @@ class Overview:
         """Return between which values the drift of clean samples is, in each layer and in their mean."""
         if not self._clean:
             return None
-        clean = self._clean[self._side.served]
+        clean = self._clean[self.side.served]
         low, high = np.quantile(np.column_stack([clean.sample_drift, clean.drift]), BAND, axis=0).tolist()
         return {"mean": [low[0], high[0]], "layers": list(zip(low[1:], high[1:], strict=True))}
 

@@ -21,7 +21,7 @@ from findtta.errors import FindTTAError
 from findtta.images import Pixels
 from findtta.options import require_known
 from findtta.serve.engine import Unavailable
-from findtta.serve.overview import Overview, SideBySide, corrupt_rows, png_url
+from findtta.serve.overview import Overview, corrupt_rows, png_url
 from findtta.serve.requests import (
     RequestError,
     busy,
@@ -89,7 +89,7 @@ def corrupt_each(images: Pixels, corruption: str, severity: int, seed: int) -> t
 
 
 def compare_routes(
-    settings: Settings, side: SideBySide, overview: Overview, accepted: Callable[[], AbstractContextManager[None]]
+    settings: Settings, overview: Overview, accepted: Callable[[], AbstractContextManager[None]]
 ) -> APIRouter:
     """Return the routes that only the page asks; ``accepted`` counts a request that is being answered."""
     routes = APIRouter(tags=["compare"])
@@ -115,7 +115,7 @@ def compare_routes(
         rows = zip(overview.samples.names, overview.samples.classes, overview.samples.images, strict=True)
         return {
             "model": settings.model_name,
-            "method": settings.method_name,
+            "method": overview.side.served,
             "limits": {"images": MAX_IMAGES, "bytes": settings.image_limits.max_bytes},
             "labelled": overview.samples.labels is not None,
             "samples": [{"name": name, "label": label, "data": png_url(image)} for name, label, image in rows],
@@ -130,7 +130,7 @@ def compare_routes(
         request = parse_json(CompareRequest, body)
         names = [image.name[:_LONGEST_NAME] for image in request.images]
         files = [image.data for image in request.images]
-        clean, _ = read_images(files, settings.image_limits, side.description.preprocessing, names)
+        clean, _ = read_images(files, settings.image_limits, overview.side.description.preprocessing, names)
         images, kinds = corrupt_each(np.stack(clean), request.corruption, request.severity, request.seed)
         return names, kinds, images
 
@@ -152,6 +152,7 @@ def compare_routes(
                 try:
                     # Reading and writing megabytes of JSON would hold up all other requests.
                     names, kinds, images = await run_in_threadpool(read, body)
+                    side = overview.side
                     made = await side.predict(images)
                 except (RequestError, Unavailable):
                     raise

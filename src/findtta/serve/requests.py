@@ -70,7 +70,11 @@ def too_many_images(most: int, count: object) -> RequestError:
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response in JSON, with null for what is NaN or infinite."""
-    return Response(json.dumps(finite(content)).encode(), status, headers, "application/json")
+    try:
+        text = json.dumps(content, allow_nan=False)
+    except ValueError:  # rare, and to look at every value takes longer than to write it
+        text = json.dumps(finite(content))
+    return Response(text.encode(), status, headers, "application/json")
 
 
 class PredictRequest(BaseModel):

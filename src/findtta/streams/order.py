@@ -32,6 +32,7 @@ class Scenario(Options, ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
+    usual_domains: ClassVar[tuple[str, ...] | None] = None  # unless others are asked for; None: those of ``pick``
     usual_severity: ClassVar[int | tuple[int, ...]] = 5  # of its domains, unless others are asked for
     needs_clean: ClassVar[bool] = False  # whether it needs clean samples beside drifted ones
 
@@ -52,6 +53,7 @@ class Scenario(Options, ABC):
 
         The arguments are those of :meth:`DomainDataset.pick`; what is None is left to the scenario.
         """
+        domains = cls.usual_domains if domains is None else domains
         severity = cls.usual_severity if severity is None else severity
         if cls.needs_clean and CLEAN in dataset.domains:
             picked = dataset.pick(domains, severity).domains
@@ -80,6 +82,15 @@ def serve_shuffled(domain_ids: Ints, dataset: DomainDataset, seed: int) -> Ints:
         where = np.flatnonzero(domain_ids == index)
         rows[where] = generator(seed, "rows", index).permutation(count)[: len(where)]
     return rows
+
+
+def mixed(dataset: DomainDataset, seed: int, round_: int = 0) -> tuple[Ints, Ints]:
+    """Return the domains and rows of all samples in a random order, another one for each round."""
+    # A trailing zero does not change a seed: round 0 is numpy's default_rng(seed), the order that TTAB has.
+    order = np.random.default_rng([seed, round_]).permutation(len(dataset))
+    domain_ids = np.repeat(np.arange(len(dataset.domains)), dataset.counts)
+    rows = np.concatenate([np.arange(count) for count in dataset.counts])
+    return domain_ids[order], rows[order]
 
 
 def labels_of(dataset: DomainDataset, domain_ids: Ints, rows: Ints) -> Ints:

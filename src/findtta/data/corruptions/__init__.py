@@ -17,7 +17,7 @@ from findtta.errors import InputError, OptionError
 from findtta.options import require_int, require_known
 from findtta.plugins import Kind, public_name, takes
 
-__all__ = ["CORRUPTION", "CORRUPTIONS", "TABLES", "apply", "corrupt"]
+__all__ = ["CORRUPTION", "CORRUPTIONS", "TABLES", "apply", "are_known", "corrupt", "steps"]
 
 #: The function of each corruption, which has its name. It takes uint8 images, the keys of their random numbers by
 #: purpose, and the constants of a severity.
@@ -58,7 +58,8 @@ def corrupt(
     Args:
         images: uint8 array of shape (n, height, width, 3), sides of 32 or more. It is not changed.
         name: One of the fifteen corruptions of the benchmark or of the four extra ones (see
-            ``MAIN_CORRUPTIONS`` and ``EXTRA_CORRUPTIONS`` in ``findtta.data.dataset``), or ``file.py:NAME``.
+            ``MAIN_CORRUPTIONS`` and ``EXTRA_CORRUPTIONS`` in ``findtta.data.dataset``), or ``file.py:NAME``; or
+            several that are applied one after the other, such as ``"fog+gaussian_noise"``.
         severity: From 1 to 5.
         seed: Any integer. Another seed draws other noise, angles, flakes and so on.
         index: For each image the number its random draws hang on, at least 0; by default its row. Pass
@@ -82,16 +83,32 @@ def corrupt(
         >>> int(corrupt(photo, "brightness", 2)[0, 0, 0, 0])
         125
     """
-    function = CORRUPTION.load(name)
-    return apply(
-        function, images, public_name(name), severity, seed=seed, index=index, constants=constants, threads=threads
-    )
+    return apply(steps(name), images, severity, seed=seed, index=index, constants=constants, threads=threads)
+
+
+def _parts(name: str) -> list[str]:
+    """Return ``["mine.py:haze", "fog"]`` for ``"mine.py:haze+fog"``; the path of a file may contain a plus."""
+    place, colon, names = name.rpartition(":")
+    first, *others = names.split("+")
+    return [place + colon + first, *others]
+
+
+def are_known(name: str) -> bool:
+    """Tell whether a name may be that of a corruption or of several, without importing anything."""
+    return all(map(CORRUPTION.knows, _parts(name)))
+
+
+def steps(name: str) -> dict[str, Callable[..., Images]]:
+    """Return the functions of ``"fog+gaussian_noise"``, or of a single corruption, by name and in this order."""
+    parts = _parts(name)
+    if len(set(parts)) < len(parts):
+        raise OptionError(f"corruption {name!r} must name each corruption once: they draw the same numbers.")
+    return {public_name(part): CORRUPTION.load(part) for part in parts}
 
 
 def apply(
-    function: Callable[..., Images],
+    functions: Mapping[str, Callable[..., Images]],
     images: Images,
-    name: str,
     severity: int,
     *,
     seed: int,
@@ -99,7 +116,7 @@ def apply(
     constants: str | None = None,
     threads: int | None = None,
 ) -> Images:
-    """Corrupt images with the function of a corruption, as :func:`corrupt` does."""
+    """Corrupt images with the functions of :func:`steps`, one after the other, as :func:`corrupt` does."""
     if isinstance(severity, bool) or severity not in SEVERITIES:
         raise OptionError(f"severity must be a whole number from 1 to 5, got {severity!r}.")
     if threads is not None:
@@ -108,17 +125,21 @@ def apply(
     rows = _checked_index(index, len(images))
     table = constants or ("cifar" if min(images.shape[1:3]) < IMAGENET_FROM else "imagenet")
     require_known("constants", table, TABLES)
-    numbers = TABLES[table][name][severity - 1] if name in CORRUPTIONS else [int(severity)]
+    numbers = {
+        name: TABLES[table][name][severity - 1] if name in CORRUPTIONS else [int(severity)] for name in functions
+    }
     result = np.empty(images.shape, np.uint8)
 
     def work(part: slice) -> None:
-        keys = partial(sample_keys, seed, rows[part], name, int(severity))
-        given = np.array(images[part])  # a copy, so that the function may change it
-        made = function(given, keys, *numbers)
-        if not isinstance(made, np.ndarray) or made.dtype != np.uint8 or made.shape != given.shape:
-            raise InputError(
-                f"corruption {name!r} must return uint8 images of shape {given.shape}, got {describe(made)}."
-            )
+        made = np.array(images[part])  # a copy, so that a function may change it
+        shape = made.shape
+        for name, function in functions.items():
+            keys = partial(sample_keys, seed, rows[part], name, int(severity))
+            made = function(made, keys, *numbers[name])
+            if not isinstance(made, np.ndarray) or made.dtype != np.uint8 or made.shape != shape:
+                raise InputError(
+                    f"corruption {name!r} must return uint8 images of shape {shape}, got {describe(made)}."
+                )
         result[part] = made
 
     size = max(1, ELEMENTS_AT_ONCE // max(1, images[:1].size))

@@ -32,9 +32,9 @@ export function noteBatch(result, severity) {
   showDrift();
 }
 
-/** Keep the last batch only. */
-export function forgetBatches() {
-  batches = batches.slice(-1);
+/** Keep the last batch only, or as many as wanted. */
+export function forgetBatches(kept = 1) {
+  batches = batches.slice(batches.length - kept);
   showDrift();
 }
 

@@ -10,6 +10,7 @@ import { showOverview } from "./overview.js";
 
 const PAUSE = 150; // milliseconds without a change before the server is asked
 const POLL = 500; // milliseconds until the server is asked again for its overview
+const FOLLOW = 5000; // milliseconds until it is asked again which method it serves
 
 /** Every image: {name, data, label}, where the label is null unless it is a sample. None shows the overview's. */
 let images = [];
@@ -21,6 +22,7 @@ let haveLimits; // ends the wait of files that came before them
 const loaded = new Promise((resolve) => {
   haveLimits = resolve;
 });
+let served = null; // the method that was last seen to be served, with its options, as text
 let seed = 0;
 let timer = 0; // of the pause; 0 while none runs
 let asking = false;
@@ -92,6 +94,22 @@ function showNothing() {
   byId("waiting").hidden = false;
   for (const id of ["predictions", "groups", "parts"]) byId(id).hidden = true;
   byId("status").textContent = "";
+}
+
+/** Ask now and then which method is served, and begin anew if it was switched. */
+async function followMethod() {
+  setTimeout(followMethod, FOLLOW);
+  if (document.hidden) return;
+  const about = await ask("v1/method").catch(() => null);
+  if (!about) return;
+  const before = served;
+  served = JSON.stringify(about);
+  if (before === null || before === served) return;
+  byId("method").textContent = methodName(about.method);
+  first = null;
+  forgetBatches(0);
+  watchOverview();
+  if (images.length) soon();
 }
 
 /** Show the overview as far as it is there, and ask again until it is complete. */
@@ -214,6 +232,7 @@ async function load() {
     haveLimits();
     prepare(offered, kinds);
     watchOverview();
+    if (served === null) followMethod();
   } catch (problem) {
     if (problem.status === 401) askForKey();
     else warn(problem.message, { retry: load });
@@ -280,7 +299,7 @@ function listenToControls() {
   byId("only-different").addEventListener("change", showCards);
   byId("show-all").addEventListener("click", showAllCards);
   byId("layer").addEventListener("input", showLayer);
-  byId("forget").addEventListener("click", forgetBatches);
+  byId("forget").addEventListener("click", () => forgetBatches());
   byId("dismiss").addEventListener("click", () => {
     byId("alert").hidden = true;
   });

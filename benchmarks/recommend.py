@@ -1,0 +1,357 @@
+"""How far is ``findtta recommend`` from the best method? The study behind docs/recommend.md.
+
+Give the clean test images of a dataset and the weights of models trained on it, as for ``beyond_find.py``. Methods
+predict every stream; labels only serve to judge the recommendation. The weights of the evidence were fitted
+(``--fit``) with ResNet-20s and on the first images; what is reported comes from other models and images::
+
+    python benchmarks/recommend.py --data cifar10_test.npz --model resnet56=cifar10_resnet56.pt --first 5000
+
+With ``--keep FOLDER`` the predictions of each stream are stored, and read instead of computed the next time.
+``python benchmarks/recommend.py --kept FOLDER...`` reports on all that several runs have stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from beyond_find import argument_parser, stream_of, subjects
+from numpy.typing import NDArray
+
+from findtta import plots
+from findtta.data.dataset import DomainDataset
+from findtta.estimates import WEIGHTS, entropy
+from findtta.images import to_input
+from findtta.models.card import Classifier
+from findtta.recommendation import CANDIDATES, SOURCE, Collected, collect, judge, weigh
+from findtta.streams import Stream
+from findtta.tables import render
+
+STREAMS = ("crossmix", "static", "shuffle", "wild", "label-sorted", "mostly-clean", "clean")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One model on one stream."""
+
+    title: str
+    stream: str
+    collected: Collected
+    labels: NDArray[np.int64]
+
+    def accuracy(self, name: str) -> float:
+        """Return the true accuracy of a candidate in %."""
+        return 100 * float((self.collected.predictions[name][0].argmax(1) == self.labels).mean())
+
+    def accuracies(self) -> dict[str, float]:
+        """Return the true accuracies of all candidates."""
+        return {name: self.accuracy(name) for name in self.collected.methods}
+
+
+def main() -> None:
+    """Run the study and print it."""
+    parser = argument_parser(__doc__.splitlines()[0])
+    parser.set_defaults(images=64, clean=512, threads=1)
+    for action in parser._actions:
+        if action.dest in ("data", "model"):
+            action.required = False  # not with --kept
+    parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
+    parser.add_argument("--candidates", default=";".join(CANDIDATES), help="with semicolons (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where predictions are stored")
+    parser.add_argument("--kept", type=Path, nargs="+", metavar="FOLDER", help="report on these instead")
+    parser.add_argument("--fit", action="store_true", help="fit the weights of the evidence to the accuracies")
+    parser.add_argument("--figure", metavar="FILE", help="draw estimated against true accuracy, as PNG or SVG")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if not arguments.kept and not (arguments.data and arguments.model):
+        parser.error("--data and --model must be given, or --kept.")
+    cells = list(stored(arguments.kept) if arguments.kept else measured(arguments))
+    print(f"\n{table(cells)}\n\n{estimators(cells)}")
+    if arguments.fit:
+        print(f"\n{fit(cells)}")
+    if arguments.figure:
+        draw(cells, Path(arguments.figure))
+
+
+def measured(arguments: argparse.Namespace) -> Iterator[Cell]:
+    """Yield every model on every stream."""
+    images = arguments.images
+    for title, network, data in subjects(arguments):
+        for text in arguments.streams.split(","):
+            name = f"{title}, images from {arguments.first}, batch {arguments.batch_size}".replace(", ", "_")
+            file = arguments.keep and arguments.keep / f"{name}_{text.replace(':', '_')}.npz".replace(" ", "_")
+            if file and file.exists():
+                yield read(file)
+                continue
+            # One in ten images of a mostly clean stream has drifted.
+            arguments.images = arguments.clean if text == "mostly-clean" else images
+            part, stream = stream_of(text, data, arguments.seed, arguments)
+            cell = run(title, text, network, part, stream, arguments)
+            if file:
+                write(file, cell)
+            yield cell
+
+
+def run(
+    title: str,
+    text: str,
+    network: Classifier,
+    part: DomainDataset,
+    stream: Stream,
+    arguments: argparse.Namespace,
+) -> Cell:
+    """Return one model on one stream."""
+    labels: list[NDArray[np.int64]] = []
+
+    def batches() -> Iterator[torch.Tensor]:
+        for batch in stream:
+            images, true = part.batch(batch.domain_ids, batch.rows)
+            labels.append(np.asarray(true))
+            yield to_input(images, arguments.device)
+
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    collected = collect(network, batches(), arguments.candidates.split(";"))
+    cell = Cell(title, text.partition(":")[0], collected, np.concatenate(labels))
+    found = judge(collected)
+    print(f"{title}, {cell.stream}: {found.best.name}, {accuracies_text(cell)}", flush=True)
+    return cell
+
+
+def accuracies_text(cell: Cell) -> str:
+    """Return all accuracies in a line."""
+    return ", ".join(f"{name} {value:.1f}" for name, value in cell.accuracies().items())
+
+
+def write(file: Path, cell: Cell) -> None:
+    """Store a cell; half precision is enough."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = cell.collected
+    about = {"title": cell.title, "stream": cell.stream, "methods": found.methods, "sizes": found.sizes}
+    arrays: dict[str, Any] = {
+        f"predictions {name}": values.astype(np.float16) for name, values in found.predictions.items()
+    }
+    arrays |= {"about": json.dumps(about), "labels": cell.labels, "drift": found.drift}
+    if found.drifted is not None:
+        arrays["drifted"] = found.drifted
+    np.savez(file, **arrays)
+
+
+def read(file: Path) -> Cell:
+    """Return a stored cell."""
+    with np.load(file) as data:
+        about = json.loads(str(data["about"]))
+        predictions = {name: data[f"predictions {name}"].astype(np.float64) for name in about["methods"]}
+        methods = {name: (method, options) for name, (method, options) in about["methods"].items()}
+        drifted = data.get("drifted")
+        collected = Collected(methods, predictions, data["drift"], drifted, tuple(about["sizes"]))
+        return Cell(about["title"], about["stream"], collected, data["labels"])
+
+
+def stored(folders: Sequence[Path]) -> Iterator[Cell]:
+    """Yield the cells in folders, sorted by title and stream."""
+    cells = [read(file) for folder in folders for file in sorted(folder.glob("*.npz"))]
+    yield from sorted(cells, key=lambda cell: (cell.title, STREAMS.index(cell.stream)))
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """Return what is recommended in each cell, and how far it is from the best and from the unadapted model."""
+    rows, regrets, gains = [], [], []
+    for cell in cells:
+        found, true = judge(cell.collected), cell.accuracies()
+        chosen, best = found.best.name, max(true, key=lambda name: true[name])
+        regrets.append(true[best] - true[chosen])
+        gains.append(true[chosen] - true[SOURCE])
+        rows.append(
+            (
+                cell.title,
+                cell.stream,
+                len(cell.labels),
+                chosen,
+                f"{found.best.estimate:.1f}",
+                f"{true[chosen]:.1f}",
+                f"{true[SOURCE]:.1f}",
+                best,
+                f"{true[best]:.1f}",
+                f"{regrets[-1]:.1f}",
+            )
+        )
+    header = ("model", "stream", "images", "recommended", "estimate", "true", "source", "best", "true ", "regret")
+    text = (
+        f"regret {np.mean(regrets):.2f} on average, {max(regrets):.1f} at worst; "
+        f"at worst {min(gains):+.1f} against the unadapted model"
+    )
+    return f"{render(header, rows)}\n\n{text}"
+
+
+Estimator = Callable[[Cell, str], float]
+
+
+def _both(cell: Cell, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    images, mirrored = cell.collected.predictions[name]
+    return images, mirrored
+
+
+def confidence(cell: Cell, name: str) -> float:
+    """Mean probability of the predicted class."""
+    return float(_both(cell, name)[0].max(1).mean())
+
+
+def mutual_information(cell: Cell, name: str) -> float:
+    """Entropy of the mean prediction minus the mean entropy."""
+    images, _ = _both(cell, name)
+    return float((entropy(images.mean(0)) - entropy(images).mean()) / math.log(images.shape[1]))
+
+
+def nuclear_norm(cell: Cell, name: str) -> float:
+    """Nuclear norm of the matrix of probabilities, over the largest there is."""
+    images, _ = _both(cell, name)
+    largest = math.sqrt(min(images.shape) * len(images))
+    return float(np.linalg.svd(images, compute_uv=False).sum() / largest)
+
+
+def mirror_agreement(cell: Cell, name: str) -> float:
+    """Agreement of images and mirror images."""
+    images, mirrored = _both(cell, name)
+    return float((images.argmax(1) == mirrored.argmax(1)).mean())
+
+
+def weighted_mirror_agreement(cell: Cell, name: str) -> float:
+    """The same, its opposite weighted by the entropy of the mean prediction as AETTA weights dropout's."""
+    images, _ = _both(cell, name)
+    share = float(entropy(images.mean(0)) / math.log(images.shape[1]))
+    return 1 - (1 - mirror_agreement(cell, name)) / share**3
+
+
+def agreement_with_others(cell: Cell, name: str) -> float:
+    """Mean agreement with each other candidate."""
+    predicted = {other: _both(cell, other)[0].argmax(1) for other in cell.collected.methods}
+    others = [other for other in predicted if other != name]
+    return float(np.mean([(predicted[name] == predicted[other]).mean() for other in others]))
+
+
+def kept_estimate(cell: Cell, name: str) -> float:
+    """The estimate of ``findtta recommend``, without its margin for the unadapted model."""
+    return next(found.estimate for found in judge(cell.collected).candidates if found.name == name) / 100
+
+
+def calibrated(cells: Sequence[Cell]) -> Estimator:
+    """Share of images above the confidence that as many clean images have as are right (ATC): needs labels."""
+    clean = {cell.title: cell for cell in cells if cell.stream == "clean"}
+
+    def estimate(cell: Cell, name: str) -> float:
+        if cell.title not in clean:
+            return math.nan
+        known = _both(clean[cell.title], name)[0].max(1)
+        threshold = np.quantile(known, 1 - clean[cell.title].accuracy(name) / 100)
+        return float((_both(cell, name)[0].max(1) > threshold).mean())
+
+    return estimate
+
+
+def always(chosen: str) -> Estimator:
+    """The same method in every cell."""
+    return lambda cell, name: float(name == chosen)
+
+
+def estimators(cells: Sequence[Cell]) -> str:
+    """Return the regret of choosing by each estimator, and how it goes with the true accuracy."""
+    compared: dict[str, Estimator] = {
+        "confidence": confidence,
+        "confidence, threshold from labelled clean images (ATC)": calibrated(cells),
+        "mutual information": mutual_information,
+        "nuclear norm": nuclear_norm,
+        "agreement with the mirror image": mirror_agreement,
+        "the same, weighted as in AETTA": weighted_mirror_agreement,
+        "agreement with the other methods": agreement_with_others,
+        "kept: all of the evidence": kept_estimate,
+        "always find": always("find"),
+        "always find-soft": always("find-soft"),
+    }
+    rows = []
+    for title, estimate in compared.items():
+        regrets, gains, within, errors = [], [], [], []
+        for cell in cells:
+            true = cell.accuracies()
+            found = {name: estimate(cell, name) for name in true}
+            chosen = max(found, key=lambda name: found[name])
+            regrets.append(max(true.values()) - true[chosen])
+            gains.append(true[chosen] - true[SOURCE])
+            if len({*found.values()}) > 2:
+                within.append(float(np.corrcoef([*found.values()], [*true.values()])[0, 1]))
+                errors += [abs(100 * found[name] - true[name]) for name in true]
+        rows.append(
+            (
+                title,
+                f"{np.mean(regrets):.2f}",
+                f"{max(regrets):.1f}",
+                f"{min(gains):+.1f}",
+                f"{np.mean(within):.2f}" if within else "",
+                f"{np.mean(errors):.1f}" if errors else "",
+            )
+        )
+    header = ("estimator", "mean regret", "worst", "worst against source", "correlation", "mean error of accuracy")
+    return render(header, rows)
+
+
+def fit(cells: Sequence[Cell]) -> str:
+    """Return the weights that least squares gives, on differences within each cell, and the level of accuracy."""
+    terms, accuracies, levels = [], [], []
+    for cell in cells:
+        evidence, judges, drift_between = weigh(cell.collected)
+        rows = np.array([[*found.terms(drift_between).values()] for found in evidence.values()])
+        true = np.array([cell.accuracy(name) / 100 for name in evidence])
+        terms.append(rows - rows.mean(0))
+        accuracies.append(true - true.mean())
+        agreement = np.mean([evidence[name].agreement for name in judges])
+        levels.append((1 - agreement, 1 - np.mean([cell.accuracy(name) / 100 for name in judges])))
+    weights = np.linalg.lstsq(np.concatenate(terms), np.concatenate(accuracies), rcond=None)[0]
+    disagreement, error = np.array(levels).T
+    cost = float(disagreement @ error / (disagreement @ disagreement))
+    lines = [f"{name} {weight:.2f}" for name, weight in zip(WEIGHTS, weights, strict=True)]
+    return f"weights: {', '.join(lines)}; cost of disagreement {cost:.2f}"
+
+
+def draw(cells: Sequence[Cell], path: Path) -> None:
+    """Draw estimated against true accuracy: a panel for each stream, a point for each model and candidate."""
+    panels = [_panel(title, [cell for cell in cells if cell.title == title]) for title in _titles(cells)]
+    columns, size = plots.panel_grid(panels)
+    drawn = plots.render(
+        lambda figure: plots.draw_panels(figure, panels, columns),
+        size,
+        title="estimated and true accuracy",
+        kinds=[path.suffix[1:]],
+        dpi=80,
+    )
+    path.write_bytes(drawn[path.suffix[1:]])
+
+
+def _titles(cells: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(cell.title for cell in cells))
+
+
+def _panel(title: str, cells: Sequence[Cell]) -> plots.Panel:
+    series = []
+    for cell in cells:
+        found = judge(cell.collected).candidates
+        series.append(
+            plots.Series(
+                name=cell.stream,
+                x=tuple(candidate.estimate for candidate in found),
+                y=tuple(cell.accuracy(candidate.name) for candidate in found),
+            )
+        )
+    return plots.Panel(
+        title=title, x="estimated accuracy", y="true accuracy", series=tuple(series), style="points"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""``findtta leaderboard``: write all methods on all streams as one page, from stored results."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from findtta._io import write_file
+from findtta.bench.store import Store
+from findtta.cli.stored import RUNS, add_filters, read_runs
+from findtta.errors import OptionError
+from findtta.report.leaderboard import LEADERBOARD, NO_COSTS, Costs, html, markdown
+
+_WRITERS = {".md": markdown, ".html": html}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``findtta leaderboard``."""
+    parser.add_argument("runs", type=Path, nargs="?", metavar="RUNS", help=RUNS)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        nargs="+",
+        default=[Path("leaderboard.md"), Path("leaderboard.html")],
+        metavar="FILE",
+        help="files to write, .md or .html (default: leaderboard.md leaderboard.html)",
+    )
+    parser.add_argument(
+        "--costs", type=Path, metavar="FILE", help="times and memory that benchmarks/method_costs.py has measured"
+    )
+    parser.add_argument("--title", default=LEADERBOARD, help="heading of the page")
+    add_filters(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the pages."""
+    for path in arguments.output:
+        if path.suffix.lower() not in _WRITERS:
+            raise OptionError(f"--output must be files ending in {' or '.join(_WRITERS)}, got {path.name!r}.")
+    if arguments.runs and not arguments.runs.exists():
+        raise OptionError(f"RUNS must be a folder of results or an archive, got {str(arguments.runs)!r}.")
+    costs = Costs.read(arguments.costs) if arguments.costs else NO_COSTS
+    runs, count = read_runs(Store(arguments.runs), arguments)
+    if not runs:
+        raise OptionError(
+            f"none of the {count} runs matches all filters: leave out some of them."
+            if count
+            else "RUNS: there are no results; 'findtta bench leaderboard' makes some."
+        )
+    command = ["findtta", "leaderboard", *([arguments.runs.name] if arguments.runs else [])]
+    command += ["--costs", arguments.costs.name] if arguments.costs else []
+    for path in arguments.output:
+        write = _WRITERS[path.suffix.lower()]
+        text = write([run.result for run in runs], costs, title=arguments.title, command=shlex.join(command))
+        write_file(path, text.encode())
+        print(f"{len(runs)} run{'s' * (len(runs) != 1)} written to {path}")
+    return 0

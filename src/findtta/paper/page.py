@@ -1,0 +1,153 @@
+"""All items on one page, which begins with what of the paper holds, what does not, and what was not run."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from findtta._io import write_file
+from findtta.intervals import Interval
+from findtta.paper.accuracy_tables import FIND, STREAM_TITLES, AccuracyTable
+from findtta.paper.context import Context
+from findtta.paper.document import Document
+from findtta.paper.items import Item
+from findtta.paper.numbers import DATASETS, PaperColumn
+from findtta.paper.study import Results, Study
+from findtta.tables import Cell, Column, Row, Table, escape_markdown
+
+#: The paper's own methods: neither is an other method to be compared with.
+OWN = ("find", "find-star")
+HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "cannot be told", "not run"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether FIND is the best method in one column of a table, in the paper and here."""
+
+    where: str
+    paper: str  # over which method, and by how many points
+    ours: str
+    over_source: str
+    verdict: str
+
+
+def verdicts(items: Sequence[Item], context: Context, results: Results) -> list[Verdict]:
+    """Compare FIND with the best other method, column by column, in the paper and in our results."""
+    found = []
+    for item in items:
+        if isinstance(item, AccuracyTable) and any(row.name == "find" for row in item.paper.rows):
+            study = Study(context, results)
+            columns = {column.name: column for column in (*item.paper.columns, *item.columns(context))}
+            found += [_verdict(item, study, column) for column in columns.values() if not column.average_of]
+    return found
+
+
+def _verdict(item: AccuracyTable, study: Study, column: PaperColumn) -> Verdict:
+    rows = item.rows(study.context)
+    titles = {row.name: item.row_title(row) for row in rows}
+    cells = {row.name: item.cell(study, row, column) for row in rows}
+    own, others = cells["find"], {name: cell for name, cell in cells.items() if name not in OWN}
+    settings = column.settings
+    stream = STREAM_TITLES.get(str(settings.get("scenario")), str(settings.get("scenario", "")).capitalize())
+    details = [f"{name} {settings[name]}" for name in ("delta", "rounds", "domains") if name in settings]
+    if details == ["domains 15"]:
+        details = []
+    where = ", ".join([DATASETS[settings["dataset"]], item.network, " ".join([stream, *details])])
+    printed = {name: cell.paper for name, cell in others.items() if cell.paper is not None}
+    paper, claimed = "-", None
+    if own.paper is not None and printed:
+        best = max(printed, key=lambda name: printed[name])
+        claimed = own.paper - printed[best]
+        paper = f"{claimed:+.1f} over {titles[best]}"
+    measured = {name: cell.mean for name, cell in others.items() if cell.mean is not None}
+    if own.mean is None or not measured:
+        return Verdict(where, paper, "-", "-", NOT_RUN)
+    best = max(measured, key=lambda name: measured[name])
+    gain = own.minus(others[best])
+    over_source = own.minus(others["source"]).signed_text(1) if "source" in measured else "-"
+    ours = f"{gain.signed_text(1)} over {titles[best]}"
+    return Verdict(where, paper, ours, over_source, _judge(claimed, gain))
+
+
+def _judge(claimed: float | None, gain: Cell) -> str:
+    if claimed is None or gain.mean is None or gain.margin is None:
+        return "-"
+    if not Interval(gain.mean, gain.margin).excludes_zero:
+        return OPEN
+    return HOLDS if (gain.mean > 0) == (claimed > 0) else FAILS
+
+
+def write_page(
+    path: Path,
+    pictures: Path,
+    items: Sequence[Item],
+    documents: Sequence[Document],
+    context: Context,
+    results: Results,
+) -> list[Path]:
+    """Write the page, and its figures as PNG files into a folder; return the files."""
+    judged = verdicts(items, context, results)
+    written = []
+    parts = [
+        "# Results: the paper's tables and figures, run again",
+        "",
+        "This page is written by a command from stored runs; nothing in it is typed by hand:",
+        "",
+        f"```\n{context.command}\n```",
+        "",
+        "Accuracies are in %, differences in points with 95% intervals, paired by sample and clustered by image.",
+        "",
+        "## What holds, what does not",
+        "",
+        _verdict_table(judged).markdown(),
+        "",
+        *_summary(judged),
+    ]
+    for document in documents:
+        links = {}
+        for picture, stem in document.stems():
+            file = pictures / f"{stem}.png"
+            write_file(file, picture.render()["png"])
+            written.append(file)
+            links[stem] = os.path.relpath(file, path.parent)
+        parts += ["", document.markdown(level=2, links=links).rstrip()]
+    write_file(path, ("\n".join(parts) + "\n").encode())
+    return [path, *written]
+
+
+def _verdict_table(judged: Sequence[Verdict]) -> Table:
+    titles = (
+        f"{FIND} over the best other method, paper",
+        "here",
+        f"{FIND} over Source, here",
+        "is it first, as in the paper?",
+    )
+    return Table(
+        title="",
+        row_titles=("data, network, stream",),
+        columns=tuple(Column(title=title, kind="text", unit="") for title in titles),
+        rows=tuple(
+            Row(
+                (one.where,),
+                tuple(Cell(text=text) for text in (one.paper, one.ours, one.over_source, one.verdict)),
+            )
+            for one in judged
+            if one.verdict != NOT_RUN
+        ),
+    )
+
+
+def _summary(judged: Sequence[Verdict]) -> list[str]:
+    titles = {
+        HOLDS: "Holds here",
+        FAILS: "Does not hold here",
+        OPEN: "Cannot be told from these runs (the interval includes 0)",
+        NOT_RUN: "Not run",
+    }
+    lines = []
+    for verdict, title in titles.items():
+        places = [one.where for one in judged if one.verdict == verdict]
+        lines.append(f"- *{title}*: {len(places)} of {len(judged)}.")
+        if verdict == NOT_RUN and places:
+            lines[-1] += f" {escape_markdown('; '.join(places))}."
+    return lines

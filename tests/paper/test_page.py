@@ -1,0 +1,37 @@
+"""What the first page says of FIND against the best other method."""
+
+import dataclasses
+
+import pytest
+from made_paper import all_setups, load, made
+
+from findtta.bench import RunSpec
+from findtta.paper.context import Context
+from findtta.paper.page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts
+from findtta.paper.study import Results
+
+
+def judged(accuracies, **changes):
+    """The verdicts on Table 7 when CIFAR-10-C alone was run, with these accuracies."""
+    setups = tuple(dataclasses.replace(one, network="ResNet-26", images=40) for one in all_setups()[:2])
+    context = Context(setups=setups, seeds=(0,), methods=("source", "tbn", "find"))
+    item = load("resnet26")
+    specs = [spec for spec in item.asked(context) if isinstance(spec, RunSpec)]
+    pairs = [(spec, made(spec, accuracies[spec.method])) for spec in specs if spec.data == "cifar10-c"]
+    return {one.where: one for one in verdicts([item], context, Results(pairs))}
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "verdict", "other"),
+    [
+        ({"source": 20.0, "tbn": 40.0, "find": 90.0}, HOLDS, "TBN"),
+        ({"source": 90.0, "tbn": 40.0, "find": 20.0}, FAILS, "Source"),
+        ({"source": 50.0, "tbn": 20.0, "find": 50.0}, OPEN, "Source"),
+    ],
+)
+def test_a_verdict_follows_the_interval_of_the_difference(accuracies, verdict, other):
+    found = judged(accuracies)
+    here = found["CIFAR10-C, ResNet-26, CrossMix"]
+    assert here.verdict == verdict
+    assert here.ours.endswith(f"over {other}")
+    assert found["CIFAR100-C, ResNet-26, CrossMix"].verdict == NOT_RUN
