@@ -45,7 +45,8 @@ def natural_table(found: torch.Tensor) -> np.ndarray:
     shrink = 1 - (unit / (scatter + unit)).sqrt()
     rest = centred - (centred @ directions.T * shrink) @ directions
     table = torch.zeros(RANK + 1, found.shape[1] + 1)
-    table[:-1, :-1], table[:-1, -1], table[-1, -1] = directions, shrink, rest.square().sum(1).mean().sqrt()
+    table[0, :-1], table[0, -1] = found.mean(0), rest.square().sum(1).mean().sqrt()
+    table[1:, :-1], table[1:, -1] = directions, shrink
     return table.numpy().astype(np.float16)
 
 

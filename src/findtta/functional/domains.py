@@ -26,20 +26,23 @@ LEAST_COEFFICIENT = 1e-4  # energy of a frequency in one block
 AT_THE_END = 0.004  # share of the range within which a pixel is at its end: one step of 8 bits
 FEW_PIXELS = 1e-3
 SMALLEST_RANGE = 1e-10
+# Descriptions of images scatter by what they show, and, the fewer blocks they have, by chance.
+NATURAL_BLOCKS = 64  # in the natural images whose scatter is the unit
+CONTENT = 0.7  # part of their scatter that more blocks would not take away
 # How these were chosen: see docs/beyond-find.md.
 NEW = 0.6  # squared distance from all domains, in units of the scatter, at which a sample takes a free place
 NOVEL = 2.0  # ... and at which it takes the place of the domain that was used least
-READING = 12.0  # how quickly the weight of domains falls with their squared distance from a sample
+SHARING = 6.0  # how quickly the weight of a domain falls with its squared distance from that of a sample
 CHANCE = 8.0  # divergence of a single sample from the source, about, over that of its domain
-READ, CHANCE_READ = 'centre', 1.0
 NOTHING = 1e-6  # keeps what is not there from being 0 / 0
 
 
 def describe_images(images: Tensor) -> Tensor:
     """Describe how images were taken, more than what they show.
 
-    These are their :func:`frequencies`, shrunk along the directions in which natural images differ most from one
-    another, in units in which a natural image has a squared distance of 1 from the mean of all, on average.
+    These are their :func:`frequencies` as differences from those of natural images, shrunk along the directions in
+    which natural images differ most from one another. In their unit, a natural image of this size has a squared
+    distance of about 1 from the mean of all, on average.
 
     Args:
         images: ``(B, C, H, W)``, in any unit.
@@ -48,8 +51,11 @@ def describe_images(images: Tensor) -> Tensor:
         Descriptions, ``(B, 98)``; not finite for an image that is not.
     """
     found = frequencies(images)
-    directions, shrink, unit = (constant.to(found) for constant in natural_directions())
-    return (found - (found @ directions.T * shrink) @ directions) / unit
+    mean, directions, shrink, unit = (constant.to(found) for constant in natural_images())
+    found = found - mean
+    blocks = max(1, images.shape[2] // BLOCK) * max(1, images.shape[3] // BLOCK)
+    scatter = CONTENT + (1 - CONTENT) * NATURAL_BLOCKS / blocks
+    return (found - (found @ directions.T * shrink) @ directions) / (unit * math.sqrt(scatter))
 
 
 def frequencies(images: Tensor) -> Tensor:
@@ -111,16 +117,16 @@ def block_transform() -> Tensor:
 
 
 @cache
-def natural_directions() -> tuple[Tensor, Tensor, Tensor]:
-    """What is known of natural images: statistics of their :func:`frequencies`, made by benchmarks/natural_images.py.
+def natural_images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Statistics of the :func:`frequencies` of natural images, made by benchmarks/natural_images.py.
 
     Returns:
-        Directions in which they differ most, ``(16, 98)``; what share of each to leave out, ``(16,)``; and the unit of
-        descriptions, a scalar.
+        Their mean, ``(98,)``; directions in which they differ most, ``(16, 98)``; what share of each to leave out,
+        ``(16,)``; and the unit of descriptions, a scalar.
     """
     with files("findtta.functional").joinpath("natural_images.npy").open("rb") as file:
         table = torch.from_numpy(np.load(file).astype(np.float64))
-    return table[:-1, :-1], table[:-1, -1], table[-1, -1]
+    return table[0, :-1], table[1:, :-1], table[1:, -1], table[0, -1]
 
 
 class Domains(NamedTuple):
@@ -142,8 +148,8 @@ class Joined(NamedTuple):
 
     Attributes:
         kept: Share of its memory that each domain keeps, ``(K,)``; 0 for one that has just been opened.
-        members: 1 where a sample belongs to a domain, ``(B, K)``; a row of zeros for a sample that is not finite.
-        weights: With which the memories of domains are averaged for a sample, ``(B, K)``; rows sum to 1.
+        members: 1 where a sample belongs to a domain, ``(B, K)``; zeros for a sample that is not finite.
+        weights: With which the memories of domains are averaged for a sample, ``(B, K)``; rows sum to 1, or to 0.
         support: How many remembered samples such an average is worth, ``(B,)``.
     """
 
@@ -194,16 +200,28 @@ def join_domains(
     moved = torch.addmm(centres * old[:, None], joining.T, points) / counts.clamp_min(1)[:, None]
     centres = torch.where((added > 0)[:, None], moved, centres)
 
-    if READ == "sample":
-        closeness = torch.log(counts) - READING / 2 * _squared_distances(points, centres)
-    else:
-        chance = 1 / counts.clamp_min(NOTHING)
-        apart = F.relu(_squared_distances(centres, centres) - CHANCE_READ * (chance[:, None] + chance))
-        closeness = members @ torch.log(counts).clamp_min(-99).sub(READING / 2 * apart)
-        closeness = closeness.masked_fill(counts == 0, -math.inf)
-    weights = replace_nan(torch.softmax(closeness, 1))
+    weights = neighbouring_domains(centres, counts)
     support = 1 / replace_nan(weights.square() / counts).sum(1).clamp_min(NOTHING)
-    return Domains(centres, counts, usage + added), Joined(kept.masked_fill(opened, 0), members, weights, support)
+    joined = Joined(kept.masked_fill(opened, 0), members, members @ weights, members @ support)
+    return Domains(centres, counts, usage + added), joined
+
+
+def neighbouring_domains(centres: Tensor, counts: Tensor) -> Tensor:
+    """Weigh the domains that samples of a domain may as well belong to.
+
+    Every remembered sample counts by the squared distance of its domain, less the distance that the centres of so few
+    samples have by chance. So new domains share what all close to them remember, and well known ones keep to themselves.
+
+    Args:
+        centres: Centres of domains, ``(K, D)``.
+        counts: How many samples each remembers, ``(K,)``.
+
+    Returns:
+        Weights, ``(K, K)``; rows sum to 1, and free places have none.
+    """
+    chance = 1 / counts
+    apart = F.relu(_squared_distances(centres, centres) - (chance[:, None] + chance))
+    return replace_nan(torch.softmax(torch.log(counts) - SHARING * apart, 1))
 
 
 def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
@@ -229,10 +247,11 @@ def _places_to_open(points: Tensor, usable: Tensor, domains: Domains) -> Tensor:
         return beyond & ~(earlier & beyond & (between < limit)).any(1)
 
     new, novel = first_beyond(NEW), first_beyond(NOVEL)
-    # Farthest first, to the places used least first; free places have no usage.
+    # Farthest first, to free places first, then to those used least.
     rank = torch.where(new, far, -2).argsort(descending=True, stable=True).argsort()
-    least_used = domains.usage.argsort(stable=True)
-    places, free = len(least_used), (domains.counts == 0).sum()
+    unused = domains.counts == 0
+    least_used = domains.usage.masked_fill(unused, -1).argsort(stable=True)
+    places, free = len(least_used), unused.sum()
     opens = new & ((rank < free) | novel) & (rank < places)
     return torch.where(opens, least_used[rank.clamp(max=places - 1)], places)
 
