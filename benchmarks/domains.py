@@ -30,14 +30,23 @@ import findtta
 from findtta.algorithms.find_domains import FINDDomains
 from findtta.data import MAIN_CORRUPTIONS
 from findtta.data.dataset import CLEAN, DomainDataset
-from findtta.functional.domains import Joined
+from findtta.functional.domains import Domains, Joined
 from findtta.images import to_input
 from findtta.intervals import Scores, difference, interval
 from findtta.options import split_list
 from findtta.streams import STREAM, Stream, make, parse
 from findtta.tables import render
 
-STREAMS = ("crossmix", "random:variant=paper", "shuffle", "static", "wild", "label-sorted", "clean", "mostly-clean")
+STREAMS = (
+    "crossmix",
+    "random:variant=paper",
+    "shuffle",
+    "static",
+    "wild",
+    "label-sorted",
+    "clean",
+    "mostly-clean",
+)
 METHODS = "source,unmix-tns,find,find-soft,find-domains"
 OURS = "find-domains"
 COMPARED = ("source", "find", "find-soft")  # with find-domains
@@ -52,12 +61,12 @@ class Oracle(FINDDomains):
     name = "oracle"
     now: Tensor  # the domains of the batch that comes next
 
-    def join(self, points: Tensor) -> Joined:
+    def join(self, points: Tensor) -> tuple[Domains, Joined]:
         members = torch.nn.functional.one_hot(self.now.to(points.device), len(self.counts)).to(points.dtype)
         added = members.sum(0)
-        kept = torch.relu(1 - added / self.options.memory)
-        self.counts.mul_(kept).add_(added)
-        return Joined(kept, members, members, members @ self.counts)
+        kept = ((self.options.memory - added) / self.counts.clamp_min(1)).clamp(0, 1)
+        counts = self.counts * kept + added
+        return Domains(self.centres, counts, self.usage), Joined(kept, members, members, members @ counts)
 
 
 #: One thing taken out of ``find-domains`` at a time, or set otherwise.
@@ -114,7 +123,9 @@ def study(
         for seed in [int(seed) for seed in arguments.seeds.split(",")]:
             part, stream = stream_of(text, data, seed, arguments)
             images = part.image_numbers(stream.domain_ids, stream.rows)
-            for name, correct in zip(methods, right(adapted.values(), part, stream, arguments.device), strict=True):
+            for name, correct in zip(
+                methods, right(adapted.values(), part, stream, arguments.device), strict=True
+            ):
                 scores[name][seed] = Scores.sort(images, stream.domain_ids, correct)
         title = text.partition(":")[0]
         accuracies[title] = {name: interval(found.values()).mean for name, found in scores.items()}

@@ -73,46 +73,67 @@ class FINDDomainsOptions(Options):
 
 
 class Passing:
-    """One batch on its way through the model: where its samples belong, and how far they have drifted so far."""
+    """One batch on its way through the model: where its samples belong, how far they have drifted, what they teach."""
 
     def __init__(self, owner: "FINDDomains", images: Tensor | None) -> None:
         self.owner, self.images = owner, images
         self.joined: Joined | None = None
+        self.domains: Domains
+        self.sums: dict[DomainNorm, Tensor] = {}  # what layers remember, with this batch
         self.total: Tensor | None = None  # of the log drift of each sample over the layers so far
         self.layers = 0
 
     def join(self, shift: Tensor, stretch: Tensor) -> Joined | None:
-        """Return where the rows of a layer belong, which has these moments; None if that is not known."""
+        """Return where the rows of a layer belong, which has these moments; None if that cannot be known."""
         if self.joined is None:
             points = describe_moments(shift, stretch) if self.images is None else describe_images(self.images)
-            self.joined = self.owner.join(points.to(shift))
-            self.recalled, self.known = recall(self.joined.kept[:, None] * self.owner.drift, self.joined.weights)
+            self.domains, self.joined = self.owner.join(points.to(shift))
+            self.recalled, known = recall(self.joined.kept[:, None] * self.owner.drift, self.joined.weights)
+            self.known = known * self.owner.layer_count
         samples, rows = len(self.joined.weights), len(shift)
         if rows == samples:
             return self.joined
         if rows % samples:
             return None  # rows that are neither images nor parts of images
-        spread = functools.partial(torch.repeat_interleave, repeats=rows // samples, dim=0)
-        return Joined(self.joined.kept, *map(spread, self.joined[1:]))
+        members, weights, support = (part.repeat_interleave(rows // samples, 0) for part in self.joined[1:])
+        return Joined(self.joined.kept, members, weights, support)
 
-    def drift(self, log_drift: Tensor, threshold: float, layers: int) -> Tensor:
-        """Add the log drift of the rows of a layer; return the evidence of drift so far, for each row.
+    def remember(self, layer: "DomainNorm", table: Tensor, joined: Joined) -> Tensor:
+        """Return what a layer remembers of domains with the samples in the table, ``(B, F)``."""
+        if layer in self.sums:  # it is called more than once in a pass
+            self.sums[layer] = remember(
+                table, self.sums[layer], joined._replace(kept=torch.ones_like(joined.kept))
+            )
+        else:
+            self.sums[layer] = remember(table, as_dtype(layer.sums, table.dtype), joined)
+        return self.sums[layer]
 
-        The evidence is 0 at the threshold. What earlier samples of the domains came to after all ``layers`` counts as
-        much as that many layers.
+    def evidence(self, drift: Tensor, threshold: float) -> Tensor:
+        """Add the log drift of the rows of a layer; return the evidence of drift so far, 0 at the threshold.
+
+        What earlier samples of the domains came to at the end of the model counts as much as all its layers.
         """
         assert self.joined is not None
-        samples = len(self.joined.weights)
-        windows = len(log_drift) // samples
-        if windows > 1:
-            log_drift = log_drift.view(samples, windows).mean(1)
-        self.total = log_drift if self.total is None else self.total + log_drift
+        samples, rows = len(self.joined.weights), len(drift)
+        if rows != samples:
+            drift = drift.view(samples, rows // samples).mean(1)
+        self.total = drift if self.total is None else self.total + drift
         self.layers += 1
-        known = self.known[:, 0] * layers
-        own = self.total - self.layers * math.log(drift_threshold(self.layers, threshold))
-        evidence = (own + known * self.recalled[:, 0]) / (self.layers + known)
-        self.own = own / self.layers
-        return evidence if windows == 1 else evidence.repeat_interleave(windows)
+        self.own = self.total / self.layers - math.log(drift_threshold(self.layers, threshold))
+        evidence = (self.layers * self.own + (self.known * self.recalled)[:, 0]) / (self.layers + self.known[:, 0])
+        return evidence if rows == samples else evidence.repeat_interleave(rows // samples)
+
+    def finish(self) -> None:
+        """Keep what the batch has taught, once it has passed the whole model."""
+        if self.joined is None or self.total is None:
+            return
+        for name, values in self.domains._asdict().items():
+            self.owner.get_buffer(name).copy_(values)
+        self.owner.drift.copy_(
+            remember(self.own[:, None], as_dtype(self.owner.drift, self.own.dtype), self.joined)
+        )
+        for layer, sums in self.sums.items():
+            layer.sums.copy_(sums)
 
 
 class DomainCall(CallState):
@@ -129,9 +150,9 @@ class DomainNorm(AdaptiveNorm):
     call: DomainCall
     sums: Tensor
 
-    def __init__(self, norm: nn.Module, options: FINDDomainsOptions, layers: int) -> None:
+    def __init__(self, norm: nn.Module, options: FINDDomainsOptions) -> None:
         super().__init__(norm)
-        self.options, self.layers = options, layers
+        self.options = options
         unit = widen(norm.running_mean)  # type: ignore[arg-type]
         # Of every domain the sum of shifts, that of second moments, and the number of samples in them.
         self.register_buffer("sums", unit.new_zeros(options.domains, 2 * channels_of(norm) + 1))
@@ -154,15 +175,14 @@ class DomainNorm(AdaptiveNorm):
         if joined is None:
             return source_mean, source_variance
         square = torch.addcmul(stretch * stretch, shift, shift)
-        sums = remember(torch.cat([shift, square], 1), as_dtype(self.sums, mean.dtype), joined)
-        self.sums.copy_(sums)
+        sums = passing.remember(self, torch.cat([shift, square], 1), joined)
         near_shift, near_square = recall(sums, joined.weights)[0].chunk(2, 1)
         unit = source_variance + eps
         near_spread = torch.addcmul(near_square, near_shift, near_shift, value=-1)
         near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
         drift = supported_drift(near_shift, near_spread, joined.support)
         self.record(drift=drift, members=joined.members)
-        evidence = passing.drift(drift, self.options.threshold, self.layers)
+        evidence = passing.evidence(drift, self.options.threshold)
         trust = ((1 - self.options.alpha) * torch.sigmoid(self.options.sharpness * evidence))[:, None]
         return (
             torch.addcmul(source_mean, trust * near_shift, unit.sqrt()),
@@ -194,7 +214,9 @@ class FINDDomains(Adapted):
     """FIND with a memory of domains."""
 
     name = "find-domains"
-    summary = "a memory of domains: statistics of all images with the same drift, those of earlier batches included"
+    summary = (
+        "a memory of domains: statistics of all images with the same drift, those of earlier batches included"
+    )
     citation = "This project, after Jiang et al., NeurIPS 2025 (FIND)"
     weakness = (
         "Its domains are clusters of how images look to a frequency analysis: drift that does not show there, such as in "
@@ -222,7 +244,7 @@ class FINDDomains(Adapted):
         self.register_buffer("drift", unit.new_zeros(places, 2))
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
-        return SourceNorm(norm) if norm.running_mean is None else DomainNorm(norm, self.options, self.layer_count)
+        return SourceNorm(norm) if norm.running_mean is None else DomainNorm(norm, self.options)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         return self._with_domains(super().run, args, kwargs)
@@ -243,46 +265,43 @@ class FINDDomains(Adapted):
             outputs = call(*args, **kwargs)
         finally:
             self.call.passing = None
-        if passing.joined is not None and passing.total is not None:
-            self.drift.copy_(remember(passing.own[:, None], self.drift, passing.joined))
+        passing.finish()
         return outputs
 
-    def join(self, points: Tensor) -> Joined:
-        """Let the samples of a batch, ``(B, 98)``, join the domains; return where they belong."""
-        options = self.options
-        domains, joined = join_domains(points, self._domains(), options.memory, options.forget)
-        self._take_over(domains)
-        return joined
+    def join(self, points: Tensor) -> tuple[Domains, Joined]:
+        """Return the domains with the samples of a batch in them, ``(B, 98)``, and where each belongs."""
+        return join_domains(points, self._domains(points), self.options.memory, self.options.forget)
 
-    def _domains(self) -> Domains:
-        return Domains(self.centres, self.counts, self.usage)
-
-    def _take_over(self, domains: Domains) -> None:
-        for name, values in domains._asdict().items():
-            self.get_buffer(name).copy_(values)
+    def _domains(self, like: Tensor) -> Domains:
+        return Domains(self.centres.to(like), self.counts.to(like), self.usage.to(like))
 
     @torch.no_grad()
     def merge(self, other: "FINDDomains") -> None:
         """Add what another replica of the same model has learned; its domains join those that are here already."""
-        mine, others = dict(self.layers()), dict(other.layers())
-        if mine.keys() != others.keys() or self.options != other.options:
+        mine, others = ({name: sums.shape for name, sums in model._sums().items()} for model in (self, other))
+        if mine != others or self.options != other.options:
             raise OptionError(
-                f"other must be the same model under method {self.name!r} with the same options, got "
-                f"{len(others)} layers with {other.options}, and this has {len(mine)} with {self.options}."
+                f"other must be a replica of this model, with {self.options} and {len(mine)} layers of the same names "
+                f"and sizes, got {other.options} and {len(others)} layers."
             )
         with self.lock:
             points = other.centres.masked_fill((other.counts == 0)[:, None], math.nan).to(self.centres)
-            domains, joined = join_domains(
-                points, self._domains(), math.inf, math.inf, other.counts.to(self.counts)
-            )
-            kept = joined.kept[:, None]
+            counts = other.counts.to(points)
+            domains, joined = join_domains(points, self._domains(points), math.inf, math.inf, counts)
             # No domain remembers more than its memory holds.
             scale = (self.options.memory / domains.counts.clamp_min(1)).clamp(max=1)
-            self._take_over(domains._replace(counts=domains.counts * scale))
-            pairs = [(self.drift, other.drift)]
-            pairs += [(mine[name].sums, others[name].sums) for name in mine if isinstance(mine[name], DomainNorm)]
-            for ours, theirs in pairs:
-                ours.copy_(scale[:, None] * torch.addmm(kept * ours, joined.members.T, theirs.to(ours)))
+            domains = domains._replace(counts=domains.counts * scale)
+            for name, values in domains._asdict().items():
+                self.get_buffer(name).copy_(values)
+            for name, ours in self._sums().items():
+                theirs = other._sums()[name].to(ours)
+                ours.copy_(scale[:, None] * torch.addmm(joined.kept[:, None] * ours, joined.members.T, theirs))
+
+    def _sums(self) -> dict[str, Tensor]:
+        """What is remembered of the samples of domains: their drift, and their moments in every layer."""
+        return {"": self.drift} | {
+            name: layer.sums for name, layer in self.layers() if isinstance(layer, DomainNorm)
+        }
 
     def reset(self) -> None:
         super().reset()
@@ -295,6 +314,8 @@ class FINDDomains(Adapted):
         counts, usage, (total, number) = self.counts.tolist(), self.usage.tolist(), self.drift.T.tolist()
         known = [place for place, count in enumerate(counts) if count]
         return [
-            Domain(place, counts[place], usage[place] / sum(usage), math.exp(total[place] / max(number[place], 1e-9)))
+            Domain(
+                place, counts[place], usage[place] / sum(usage), math.exp(total[place] / max(number[place], 1e-9))
+            )
             for place in sorted(known, key=lambda place: -usage[place])
         ]

@@ -63,8 +63,8 @@ def frequencies(images: Tensor) -> Tensor:
 
     The logarithm of the mean energy, and the mean logarithm of the energy, of each frequency of the 4 x 4 block
     cosine transform of the mean of the channels and of the differences of the first and the last channel from it;
-    and the logarithms of the shares of pixels at either end of the range. Another unit of the pixels adds the same to
-    all images.
+    and the logarithms of the shares of pixels at either end of the range. Another origin of the pixels changes
+    nothing, and another unit adds the same to all images.
 
     Args:
         images: ``(B, C, H, W)``, in any unit.
@@ -82,6 +82,7 @@ def frequencies(images: Tensor) -> Tensor:
     grey = images.mean(1, keepdim=True)
     planes = torch.cat([grey, images[:, :1] - grey, images[:, -1:] - grey], 1)
     planes = planes[:, :, : height // BLOCK * BLOCK, : width // BLOCK * BLOCK]
+    planes = planes - planes.mean((2, 3), keepdim=True)
     blocks = F.pixel_unshuffle(planes, BLOCK).view(batch, 3, BLOCK * BLOCK, -1)
     energy = (block_transform().to(images) @ blocks).square_() / unit.view(-1, 1, 1, 1)
     mean_energy, log_energy = (energy.mean(3) + LEAST_ENERGY).log(), (energy + LEAST_COEFFICIENT).log().mean(3)
@@ -194,7 +195,7 @@ def join_domains(
     members = F.one_hot(nearest, len(counts)).to(points.dtype) * usable[:, None]
     joining = members * sizes[:, None]
     added = joining.sum(0)
-    kept = F.relu(1 - added / memory)
+    kept = ((memory - added) / counts.clamp_min(NOTHING)).clamp(0, 1)
     old = counts * kept
     counts = old + added
     moved = torch.addmm(centres * old[:, None], joining.T, points) / counts.clamp_min(1)[:, None]
