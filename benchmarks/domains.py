@@ -1,22 +1,25 @@
-"""How much is a memory of domains worth, and how far is it from knowing them? The study behind docs/beyond-find.md.
+"""What is a memory of domains worth, and how far is it from knowing them? The study behind docs/beyond-find.md.
 
 Give the clean test images of a dataset and the weights of models trained on it; corruptions are made on the spot.
-The settings of ``find-domains`` were chosen on the first images of CIFAR-10 and CIFAR-100 with a ResNet-20; what is
-reported comes from others (``--first 5000``)::
+The settings of ``find-domains`` were chosen on the first images of CIFAR-10 and CIFAR-100 with a ResNet-20; what
+is reported comes from others (``--first 5000``)::
 
     python benchmarks/domains.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --first 5000 --oracle
     python benchmarks/domains.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --ablations
 
-With ``--oracle``, two methods that are told the true domain of every image stand beside the others: ``oracle``, the
-blend of ``find-domains`` without its gate on the statistics of the last 64 images of the domain, about; and ``tbn, true
-domains``, statistics of the images of the domain in the batch alone. Every method sees the same batches, so
-differences are paired by sample; their 95% intervals are clustered by image, over all corruptions and seeds.
+With ``--oracle``, two methods that are told the true domain of every image stand beside the others: ``oracle``,
+the blend of ``find-domains`` without its gate, on a memory of 64 images of each true domain; and ``tbn, true
+domains``, the statistics of the images of the same domain in the batch, without a blend. Every method sees the
+same batches, so differences are paired by sample; their 95% intervals are clustered by image, over all corruptions
+and seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +69,7 @@ class Oracle(FINDDomains):
         added = members.sum(0)
         kept = ((self.options.memory - added) / self.counts.clamp_min(1)).clamp(0, 1)
         counts = self.counts * kept + added
-        return Domains(self.centres, counts, self.usage), Joined(kept, members, members, members @ counts)
+        return Domains(self.centres, counts, self.usage), Joined(kept, members, members, torch.zeros(len(points)))
 
 
 #: One thing taken out of ``find-domains`` at a time, or set otherwise.
@@ -93,7 +96,10 @@ def main() -> None:
     parser.add_argument("--methods", default=METHODS, help=f"with commas (default: {METHODS})")
     parser.add_argument("--oracle", action="store_true", help="add methods that are told the true domains")
     parser.add_argument("--ablations", action="store_true", help="take find-domains apart instead")
-    parser.add_argument("--figure", metavar="FILE", help="draw the distance to the oracle as well, as PNG or SVG")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="add the accuracies to a JSON file")
+    parser.add_argument(
+        "--figure", metavar="FILE", help="draw all that is in that file: the distance to the oracle"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     methods: dict[str, tuple[Any, dict[str, Any]]] = dict(
@@ -102,13 +108,17 @@ def main() -> None:
     if arguments.oracle:
         methods["tbn, true domains"] = (Oracle, {**ORACLE, "memory": 1, "alpha": 0.0})
         methods["oracle"] = (Oracle, ORACLE)
-    drawn: dict[str, Accuracies] = {}
+    saved = arguments.save
+    found: dict[str, Accuracies] = json.loads(saved.read_text()) if saved and saved.exists() else {}
     for title, network, data in subjects(arguments):
-        table, drawn[title] = study(network, data, methods, arguments)
+        table, accuracies = study(network, data, methods, arguments)
+        found[title] = found.get(title, {}) | accuracies
         print(f"\n{title}, batch {arguments.batch_size}, images from {arguments.first}, seeds {arguments.seeds}\n")
         print(table, flush=True)
+    if saved:
+        saved.write_text(json.dumps(found, indent=1))
     if arguments.figure:
-        draw(drawn, arguments.figure)
+        draw(found, arguments.figure)
 
 
 def study(
@@ -149,7 +159,7 @@ def stream_of(
 
 
 def right(
-    models: Sequence[Any], part: DomainDataset, stream: Stream, device: torch.device
+    models: Iterable[Any], part: DomainDataset, stream: Stream, device: torch.device
 ) -> list[NDArray[np.bool_]]:
     """Return for each model which images of a stream it classifies right."""
     models, found = list(models), []

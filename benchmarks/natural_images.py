@@ -3,7 +3,8 @@
 Writes the constants that ``findtta.functional.domains.describe_images`` reads; those of the package were made of
 4,000 training images each of CIFAR-10 and CIFAR-100 (folders of images by class)::
 
-    python benchmarks/natural_images.py cifar10/train cifar100/train --output src/findtta/functional/natural_images.npy
+    python benchmarks/natural_images.py cifar10/train cifar100/train \
+        --output src/findtta/functional/natural_images.npy
 """
 
 from __future__ import annotations

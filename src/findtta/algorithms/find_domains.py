@@ -1,20 +1,22 @@
 """FIND with a memory of domains: what a batch tells about a kind of drift is kept for the next ones.
 
-This is not in the paper. Where FIND and find-soft meet every kind of drift anew in each batch, with the few samples
-that show it, this method remembers:
+This is not in the paper. FIND and find-soft meet every kind of drift anew in each batch, with the few samples that
+show it. This method remembers:
 
-- Every image is described before the first layer, by the energies of its frequencies, in a way that tells how it was
-  taken rather than what it shows. Input without two spatial dimensions is described by its moments in the first layer.
-- Domains are clusters of these descriptions that follow the stream. An image joins the nearest; one that is far from all
-  opens a domain, in a free place or in that of the domain used least. Their number need not be known.
-- Which domain an image belongs to is decided once. Every layer keeps sums of moments per domain, in which the
-  batch is counted, and normalises an image with the statistics of the domains near to it, blended with the source's.
+- Every image is described before the first layer by the energies of its frequencies, in a way that tells how it
+  was taken rather than what it shows. Input without two spatial dimensions is described by its moments in the
+  first layer.
+- Domains are clusters of these descriptions that follow the stream. An image joins the nearest one. If it is far
+  from all, it opens a domain, in a free place or in that of the domain used least. Their number need not be known.
+- Which domain an image belongs to is decided once for all layers. Every layer keeps sums of moments per domain,
+  with the current batch in them, and normalises an image with the statistics of its domain (and of those that
+  cannot yet be told from it) blended with the source's.
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of those statistics
-  from the source, averaged (as a logarithm) over the layers so far and over those of earlier images of the domain,
-  against a threshold that falls with depth.
+  from the source, averaged (as a logarithm) over the layers passed and over what earlier images of the domain came
+  to, against a threshold that falls with depth. A domain that looks like the training data is left nearly alone.
 
 It needs no gradients. What it keeps has a fixed size: for each domain a description and two numbers per channel of
-every layer, no image and no feature map. See docs/beyond-find.md for how it was developed.
+every layer; no image and no feature map. See docs/beyond-find.md for how it was developed.
 """
 
 import functools
@@ -30,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from findtta.algorithms.base import Adapted
 from findtta.algorithms.unmix_tns import SourceNorm
 from findtta.errors import InputError, OptionError
-from findtta.functional import in_source_units
+from findtta.functional import in_source_units, log_drift
 from findtta.functional.domains import (
     DESCRIPTION,
     Domains,
@@ -40,7 +42,6 @@ from findtta.functional.domains import (
     join_domains,
     recall,
     remember,
-    supported_drift,
 )
 from findtta.functional.moments import as_dtype, widen
 from findtta.functional.soft import drift_threshold
@@ -73,7 +74,7 @@ class FINDDomainsOptions(Options):
 
 
 class Passing:
-    """One batch on its way through the model: where its samples belong, how far they have drifted, what they teach."""
+    """One batch on its way through the model: where its samples belong, their drift, and what is to be kept."""
 
     def __init__(self, owner: "FINDDomains", images: Tensor | None) -> None:
         self.owner, self.images = owner, images
@@ -95,8 +96,8 @@ class Passing:
             return self.joined
         if rows % samples:
             return None  # rows that are neither images nor parts of images
-        members, weights, support = (part.repeat_interleave(rows // samples, 0) for part in self.joined[1:])
-        return Joined(self.joined.kept, members, weights, support)
+        members, weights, chance = (part.repeat_interleave(rows // samples, 0) for part in self.joined[1:])
+        return Joined(self.joined.kept, members, weights, chance)
 
     def remember(self, layer: "DomainNorm", table: Tensor, joined: Joined) -> Tensor:
         """Return what a layer remembers of domains with the samples in the table, ``(B, F)``."""
@@ -164,9 +165,9 @@ class DomainNorm(AdaptiveNorm):
         passing = self.call.passing
         if passing is None:
             raise InputError(
-                "a layer of a model under find-domains was called outside of the model: which domains samples belong to "
-                "is decided once for all layers. Call the adapted model itself, or one of its methods (such as "
-                "adapted.forward_features)."
+                "a layer of a model under find-domains was called outside of the model: which domains samples "
+                "belong to is decided once for all layers. Call the adapted model itself, or one of its methods "
+                "(such as adapted.forward_features)."
             )
         eps = self.eps
         source_mean, source_variance = as_dtype(source_mean, mean.dtype), as_dtype(source_variance, mean.dtype)
@@ -180,7 +181,7 @@ class DomainNorm(AdaptiveNorm):
         unit = source_variance + eps
         near_spread = torch.addcmul(near_square, near_shift, near_shift, value=-1)
         near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
-        drift = supported_drift(near_shift, near_spread, joined.support)
+        drift = log_drift(near_shift, near_spread, joined.chance)
         self.record(drift=drift, members=joined.members)
         evidence = passing.evidence(drift, self.options.threshold)
         trust = ((1 - self.options.alpha) * torch.sigmoid(self.options.sharpness * evidence))[:, None]
@@ -219,9 +220,10 @@ class FINDDomains(Adapted):
     )
     citation = "This project, after Jiang et al., NeurIPS 2025 (FIND)"
     weakness = (
-        "Its domains are clusters of how images look to a frequency analysis: drift that does not show there, such as in "
-        "what images show, is not told apart. It needs some tens of images of a domain to know it. A domain that shows one class for "
-        "longer than its memory loses part of what tells this class."
+        "Its domains are clusters of the frequencies of images: kinds of drift that do not differ there are not "
+        "told apart. It takes some tens of images to know a domain; where kinds of drift change faster than that "
+        "and never come back, it has little to remember. If a domain shows one class for longer than its memory "
+        "lasts, part of what tells that class is taken for drift."
     )
     options_type = FINDDomainsOptions
     stateful = True
@@ -281,8 +283,8 @@ class FINDDomains(Adapted):
         mine, others = ({name: sums.shape for name, sums in model._sums().items()} for model in (self, other))
         if mine != others or self.options != other.options:
             raise OptionError(
-                f"other must be a replica of this model, with {self.options} and {len(mine)} layers of the same names "
-                f"and sizes, got {other.options} and {len(others)} layers."
+                f"other must be a replica of this model, with {self.options} and the same {len(mine)} layers, got "
+                f"one with {other.options} and {len(others)} layers."
             )
         with self.lock:
             points = other.centres.masked_fill((other.counts == 0)[:, None], math.nan).to(self.centres)

@@ -1,8 +1,7 @@
 """A memory of domains: a description of images that tells drift from content, and clusters that follow a stream.
 
-A domain is a point among descriptions, how many samples it remembers, and how much it was used of late. Which domain
-a sample belongs to is decided once, for all layers (:func:`join_domains`); what every layer remembers of a domain
-are sums of moments (:func:`remember`).
+Which domain a sample belongs to is decided once for all layers (:func:`join_domains`). What each layer remembers of
+a domain are sums of moments (:func:`remember`), which are averaged when they are used (:func:`recall`).
 """
 
 import math
@@ -16,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional.moments import replace_nan, widen
-from findtta.functional.soft import LEAST_DRIFT
 
 DESCRIPTION = 98  # numbers that describe a sample
 BLOCK = 4  # side of the blocks that are transformed, in pixels
@@ -33,7 +31,7 @@ CONTENT = 0.7  # part of their scatter that more blocks would not take away
 NEW = 0.6  # squared distance from all domains, in units of the scatter, at which a sample takes a free place
 NOVEL = 2.0  # ... and at which it takes the place of the domain that was used least
 SHARING = 6.0  # how quickly the weight of a domain falls with its squared distance from that of a sample
-CHANCE = 8.0  # divergence of a single sample from the source, about, over that of its domain
+CHANCE = 8.0  # divergence of a single sample from the source by chance, about, over that of a drifted domain
 NOTHING = 1e-6  # keeps what is not there from being 0 / 0
 
 
@@ -151,13 +149,14 @@ class Joined(NamedTuple):
         kept: Share of its memory that each domain keeps, ``(K,)``; 0 for one that has just been opened.
         members: 1 where a sample belongs to a domain, ``(B, K)``; zeros for a sample that is not finite.
         weights: With which the memories of domains are averaged for a sample, ``(B, K)``; rows sum to 1, or to 0.
-        support: How many remembered samples such an average is worth, ``(B,)``.
+        chance: By how much the divergence of such an average is too large, as a share of it, ``(B,)``: the fewer
+            samples it is made of, the further it is from the source by chance.
     """
 
     kept: Tensor
     members: Tensor
     weights: Tensor
-    support: Tensor
+    chance: Tensor
 
 
 def join_domains(
@@ -166,8 +165,8 @@ def join_domains(
     """Let samples join the domains that they are closest to, and open new domains for those far from all.
 
     How far a sample is: its squared distance from a domain, divided by ``1 + 1 / count``, since the centre of few
-    samples is not well known. Free places go to the samples farthest from all domains and from one another. When no
-    place is free, a sample farther than ``NOVEL`` gets that of the domain that was used least.
+    samples is not well known. Free places go to the samples farthest from all domains. When no place is free, a
+    sample farther than ``NOVEL`` gets that of the domain used least.
 
     Args:
         points: Descriptions of samples, ``(B, D)``, in units of their scatter within a domain.
@@ -202,16 +201,16 @@ def join_domains(
     centres = torch.where((added > 0)[:, None], moved, centres)
 
     weights = neighbouring_domains(centres, counts)
-    support = 1 / replace_nan(weights.square() / counts).sum(1).clamp_min(NOTHING)
-    joined = Joined(kept.masked_fill(opened, 0), members, members @ weights, members @ support)
+    chance = CHANCE * replace_nan(weights.square() / counts).sum(1)
+    joined = Joined(kept.masked_fill(opened, 0), members, members @ weights, members @ chance)
     return Domains(centres, counts, usage + added), joined
 
 
 def neighbouring_domains(centres: Tensor, counts: Tensor) -> Tensor:
     """Weigh the domains that samples of a domain may as well belong to.
 
-    Every remembered sample counts by the squared distance of its domain, less the distance that the centres of so few
-    samples have by chance. So new domains share what all close to them remember, and well known ones keep to themselves.
+    Every remembered sample counts by the squared distance of its domain, less the distance that the centres of so
+    few samples have by chance. So new domains share what those around them remember, and well known ones do not.
 
     Args:
         centres: Centres of domains, ``(K, D)``.
@@ -282,25 +281,7 @@ def recall(sums: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Averages, ``(B, F)``, over the domains that remember anything, and the weight of these, ``(B, 1)``.
     """
-    number = sums[:, -1:]
-    weights = weights * (number > 0).T
-    known = weights.sum(1, keepdim=True)
-    return weights @ (sums[:, :-1] / number.clamp_min(NOTHING)) / known.clamp_min(NOTHING), known
-
-
-def supported_drift(mean: Tensor, variance: Tensor, support: Tensor) -> Tensor:
-    """Logarithm of how far domains have drifted: their KL divergence from the source, a mean over channels.
-
-    The fewer samples statistics are made of, the further they are from the source by chance: the divergence is divided
-    by one plus ``CHANCE`` over their number.
-
-    Args:
-        mean: Means in units of the source, ``(B, C)``.
-        variance: Variances in units of the source, ``(B, C)``, above 0.
-        support: How many samples they are made of, ``(B,)``.
-
-    Returns:
-        Logarithms, ``(B,)``.
-    """
-    divergence = torch.addcmul(variance - torch.log(variance), mean, mean).mean(1) - 1
-    return (divergence / (2 + 2 * CHANCE / support)).clamp_min(LEAST_DRIFT).log()
+    means = sums / sums[:, -1:].clamp_min(NOTHING)  # the last one is 1, or 0 where nothing is remembered
+    averages = weights @ means
+    known = averages[:, -1:]
+    return averages[:, :-1] / known.clamp_min(NOTHING), known
