@@ -125,6 +125,7 @@ def study(
     network: torch.nn.Module, data: DomainDataset, methods: Methods, arguments: argparse.Namespace
 ) -> tuple[str, Accuracies]:
     """Run all methods on all streams, and return the table and the accuracies in it."""
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     adapted = {name: findtta.adapt(network, method, **options) for name, (method, options) in methods.items()}
     compared = [name for name in COMPARED if {name, OURS} <= set(methods)]
     rows, accuracies = [], {}

@@ -663,7 +663,7 @@ class ReferenceDomains(nn.Module):
 def domains_forward(
     model: nn.Module, memory: ReferenceMemory, batch: dict, points: Tensor, images: Tensor
 ) -> Tensor:
-    """Run a model of reference layers on images with these descriptions, and let the domains remember their drift."""
+    """Run a model of reference layers on images with these descriptions; the domains remember their drift."""
     batch.update(places=memory.join(points.tolist()), history=[], own={})
     with torch.no_grad():
         outputs = model(images)

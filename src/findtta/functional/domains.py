@@ -1,7 +1,7 @@
 """A memory of domains: a description of images that tells drift from content, and clusters that follow a stream.
 
-Which domain a sample belongs to is decided once for all layers (:func:`join_domains`). What each layer remembers of
-a domain are sums of moments (:func:`remember`), which are averaged when they are used (:func:`recall`).
+Which domain a sample belongs to is decided once for all layers (:func:`join_domains`). What each layer remembers
+of a domain are sums of moments (:func:`remember`), which are averaged when they are used (:func:`recall`).
 """
 
 import math
