@@ -93,5 +93,6 @@ def variants(network: nn.Module, batch: Tensor) -> dict[str, nn.Module]:
         "FIND, no buffer reuse": adapt(network, "find", reuse_buffers=False),
         "FIND*": find_star(network, batch),
         "find-soft": adapt(network, "find-soft"),
+        "find-domains": adapt(network, "find-domains"),
         "FIND, loop over groups": naive_find(network),
     }

@@ -489,3 +489,184 @@ class ReferenceT3A:
             for i, row in enumerate(features.double().tolist()):
                 outputs[i, k] = math.fsum(x * y for x, y in zip(row, total, strict=True)) / length
         return outputs
+
+
+# FIND with a memory of domains, which is not of the paper.
+
+
+def frequencies(image: Tensor) -> list[float]:
+    """98 numbers of one image, ``(C, H, W)``, whose sides are multiples of 4."""
+    channels = image.double().tolist()
+    height, width = range(len(channels[0])), range(len(channels[0][0]))
+    grey = [[math.fsum(plane[y][x] for plane in channels) / len(channels) for x in width] for y in height]
+    first, last = (
+        [[plane[y][x] - grey[y][x] for x in width] for y in height] for plane in (channels[0], channels[-1])
+    )
+    pixels = [value for plane in channels for row in plane for value in row]
+    extent = max(pixels) - min(pixels)
+
+    def wave(frequency: int, place: int) -> float:
+        scale = math.sqrt((1 if frequency == 0 else 2) / 4)
+        return scale * math.cos(math.pi * (2 * place + 1) * frequency / 8)
+
+    mean_energies, log_energies = [], []
+    for plane in (grey, first, last):
+        mean = math.fsum(value for row in plane for value in row) / (len(height) * len(width))
+        plane = [[value - mean for value in row] for row in plane]
+        for v in range(4):
+            for h in range(4):
+                energies = [
+                    math.fsum(plane[y + i][x + j] * wave(v, i) * wave(h, j) for i in range(4) for j in range(4))
+                    ** 2
+                    for y in height[::4]
+                    for x in width[::4]
+                ]
+                mean_energies.append(math.log(math.fsum(energies) / len(energies) + 1e-6 * extent**2))
+                logarithms = [math.log(energy + 1e-4 * extent**2) for energy in energies]
+                log_energies.append(math.fsum(logarithms) / len(logarithms))
+    low = sum(value <= min(pixels) + 0.004 * extent for value in pixels)
+    high = sum(value >= max(pixels) - 0.004 * extent for value in pixels)
+    ends = [math.log(count / len(pixels) + 1e-3) for count in (low, high)]
+    return mean_energies + log_energies + ends
+
+
+def squared_distance(a: list[float], b: list[float]) -> float:
+    return math.fsum((x - y) ** 2 for x, y in zip(a, b, strict=True))
+
+
+class ReferenceMemory:
+    """Domains as dictionaries, in a list of ``places``; None where a place is free."""
+
+    def __init__(self, places: int, memory: float, forget: float) -> None:
+        self.domains: list[dict | None] = [None] * places
+        self.memory, self.forget = memory, forget
+
+    def nearest(self, point: list[float]) -> tuple[float, int]:
+        """How far the nearest domain is, and its place."""
+        known = [(k, domain) for k, domain in enumerate(self.domains) if domain is not None]
+        far = [(squared_distance(point, d["centre"]) / (1 + 1 / max(d["count"], 1)), k) for k, d in known]
+        return min(far, default=(math.inf, -1))
+
+    def first_beyond(self, points: list[list[float]], far: list[float], limit: float) -> list[int]:
+        """Samples farther than the limit, without those that are close to another such sample before them."""
+        beyond = [i for i in range(len(points)) if far[i] > limit]
+        return [
+            i for i in beyond if all(squared_distance(points[i], points[j]) / 2 >= limit for j in beyond if j < i)
+        ]
+
+    def join(self, points: list[list[float]]) -> list[int]:
+        """Return the place of the domain of each sample, after all have joined."""
+        for domain in filter(None, self.domains):
+            domain["usage"] *= math.exp(-len(points) / self.forget)
+        far = [self.nearest(point)[0] for point in points]
+        novel = self.first_beyond(points, far, 2.0)
+        free = [k for k, domain in enumerate(self.domains) if domain is None]
+        used = [k for k, domain in enumerate(self.domains) if domain is not None]
+        places = free + sorted(used, key=lambda k: self.domains[k]["usage"])
+        new = sorted(self.first_beyond(points, far, 0.6), key=lambda i: -far[i])
+        for rank, i in enumerate(new[: len(places)]):
+            if rank < len(free) or i in novel:
+                empty = {"centre": points[i], "count": 0.0, "usage": 0.0, "drift": [], "layers": {}}
+                self.domains[places[rank]] = empty
+        joined = [self.nearest(point)[1] for point in points]
+        for k, domain in enumerate(self.domains):
+            members = [point for point, place in zip(points, joined, strict=True) if place == k]
+            if domain is None or not members:
+                continue
+            room = max(0.0, self.memory - len(members))
+            kept = min(1.0, room / domain["count"]) if domain["count"] else 1.0
+            old = domain["count"] * kept
+            domain["count"] = old + len(members)
+            domain["centre"] = [
+                (old * centre + math.fsum(values)) / domain["count"]
+                for centre, *values in zip(domain["centre"], *members, strict=True)
+            ]
+            domain["usage"] += len(members)
+            for remembered in [
+                domain["drift"],
+                *domain["layers"].values(),
+            ]:  # pairs of a weight and what is weighed
+                remembered[:] = [(weight * kept, what) for weight, what in remembered if weight * kept]
+        return joined
+
+    def weights(self, place: int) -> dict[int, float]:
+        """Weights of the domains for a sample of one of them."""
+        own, shares = self.domains[place], {}
+        for k, domain in enumerate(self.domains):
+            if domain is not None:
+                apart = squared_distance(own["centre"], domain["centre"]) - 1 / own["count"] - 1 / domain["count"]
+                shares[k] = domain["count"] * math.exp(-6 * max(0.0, apart))
+        return {k: share / math.fsum(shares.values()) for k, share in shares.items()}
+
+
+class ReferenceDomains(nn.Module):
+    """Stands in for a BatchNorm layer of FIND with a memory of domains.
+
+    ``batch`` is shared by the layers of a model: ``places`` of the samples, as the memory returned them, and
+    ``history``, for each layer passed, the log drift of each sample; empty it before each batch.
+    """
+
+    def __init__(self, norm, memory: ReferenceMemory, batch: dict, layers: int, alpha=0.7, threshold=0.07):
+        super().__init__()
+        self.norm, self.memory, self.batch, self.layers = norm, memory, batch, layers
+        self.alpha, self.threshold = alpha, threshold
+
+    def forward(self, features: Tensor) -> Tensor:
+        eps, domains, places = self.norm.eps, self.memory.domains, self.batch["places"]
+        source_mean, source_variance = self.norm.running_mean.tolist(), self.norm.running_var.tolist()
+        for place, sample in zip(places, positions(features), strict=True):
+            units = [
+                in_source_units(*mean_and_variance(values), source_mean[c], source_variance[c], eps)
+                for c, values in enumerate(sample)
+            ]
+            domains[place]["layers"].setdefault(self, []).append((1.0, units))
+        drift, statistics = [], []
+        for place in places:
+            weights = self.memory.weights(place)
+            parts = []  # weight and moments of every sample that is remembered
+            for k, weight in weights.items():
+                remembered = domains[k]["layers"][self]
+                number = math.fsum(w for w, _ in remembered)
+                parts += [(weight * w / number, units) for w, units in remembered]
+            near = [
+                mixture_moments(
+                    [u[c][0] for _, u in parts], [u[c][1] ** 2 for _, u in parts], [w for w, _ in parts]
+                )
+                for c in range(features.shape[1])
+            ]
+            support = 1 / math.fsum(weight**2 / domains[k]["count"] for k, weight in weights.items())
+            mean = math.fsum(divergence(*channel) for channel in near) / len(near)
+            drift.append(math.log(max(mean / (1 + 8 / support), 1e-6)))
+            statistics.append(near)
+        self.batch["history"].append(drift)
+        passed = len(self.batch["history"])
+        threshold = math.log(self.threshold * passed**-0.4)
+        mean, variance = torch.zeros(2, len(places), features.shape[1], dtype=torch.float64)
+        for i, place in enumerate(places):
+            own = math.fsum(layer[i] for layer in self.batch["history"]) / passed - threshold
+            known = {k: w for k, w in self.memory.weights(place).items() if domains[k]["drift"]}
+            recalled = math.fsum(
+                w * math.fsum(a * b for a, b in domains[k]["drift"]) / math.fsum(a for a, _ in domains[k]["drift"])
+                for k, w in known.items()
+            )
+            total = math.fsum(known.values())
+            evidence = (passed * own + self.layers * recalled) / (passed + self.layers * total)
+            trust = (1 - self.alpha) / (1 + math.exp(-6 * evidence))
+            self.batch.setdefault("own", {})[i] = own
+            for c, (shift, spread) in enumerate(statistics[i]):
+                unit = source_variance[c] + eps
+                mean[i, c] = source_mean[c] + trust * shift * math.sqrt(unit)
+                variance[i, c] = source_variance[c] + trust * (spread - 1) * unit
+        return normalize(features, mean, variance, self.norm).to(features.dtype)
+
+
+def domains_forward(
+    model: nn.Module, memory: ReferenceMemory, batch: dict, points: Tensor, images: Tensor
+) -> Tensor:
+    """Run a model of reference layers on images with these descriptions; the domains remember their drift."""
+    batch.update(places=memory.join(points.tolist()), history=[], own={})
+    with torch.no_grad():
+        outputs = model(images)
+    for i, place in enumerate(batch["places"]):
+        memory.domains[place]["drift"].append((1.0, batch["own"][i]))
+    return outputs

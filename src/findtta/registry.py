@@ -32,6 +32,7 @@ BUILT_IN: dict[str, str] = {
     "find": "findtta.algorithms.find:FIND",
     "find-star": "findtta.algorithms.find_star:FINDStar",
     "find-soft": "findtta.algorithms.find_soft:FINDSoft",
+    "find-domains": "findtta.algorithms.find_domains:FINDDomains",
     "lame": "findtta.algorithms.lame:LAME",
     "t3a": "findtta.algorithms.t3a:T3A",
 }

@@ -1,0 +1,196 @@
+"""What is a memory of domains worth, and how far is it from knowing them? The study behind docs/beyond-find.md.
+
+Give the clean test images of a dataset and the weights of models trained on it; corruptions are made on the spot.
+The settings of ``find-domains`` were chosen on the first images of CIFAR-10 and CIFAR-100 with a ResNet-20; what
+is reported comes from others (``--first 5000``)::
+
+    python benchmarks/domains.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --first 5000 --oracle
+    python benchmarks/domains.py --data cifar10_test.npz --model resnet20=cifar10_resnet20.pt --ablations
+
+With ``--oracle``, two methods that are told the true domain of every image stand beside the others: ``oracle``,
+the blend of ``find-domains`` without its gate, on a memory of 64 images of each true domain; and ``tbn, true
+domains``, the statistics of the images of the same domain in the batch, without a blend. Every method sees the
+same batches, so differences are paired by sample; their 95% intervals are clustered by image, over all corruptions
+and seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from beyond_find import Accuracies, Window, argument_parser, method, subjects
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+import findtta
+from findtta.algorithms.find_domains import FINDDomains
+from findtta.data import MAIN_CORRUPTIONS
+from findtta.data.dataset import CLEAN, DomainDataset
+from findtta.functional.domains import Domains, Joined
+from findtta.images import to_input
+from findtta.intervals import Scores, difference, interval
+from findtta.options import split_list
+from findtta.streams import STREAM, Stream, make, parse
+from findtta.tables import render
+
+STREAMS = (
+    "crossmix",
+    "random:variant=paper",
+    "shuffle",
+    "static",
+    "wild",
+    "label-sorted",
+    "clean",
+    "mostly-clean",
+)
+METHODS = "source,unmix-tns,find,find-soft,find-domains"
+OURS = "find-domains"
+COMPARED = ("source", "find", "find-soft")  # with find-domains
+COLOURS = {"find": "#5b8dd6", "find-soft": "#d9a441", OURS: "#1a4f9c", "oracle": "#222222"}
+ORACLE = {"domains": 128, "memory": 64, "threshold": 1e-6}
+Methods = Mapping[str, tuple[Any, dict[str, Any]]]
+
+
+class Oracle(FINDDomains):
+    """Domains as they truly are."""
+
+    name = "oracle"
+    now: Tensor  # the domains of the batch that comes next
+
+    def join(self, points: Tensor) -> tuple[Domains, Joined]:
+        members = torch.nn.functional.one_hot(self.now.to(points.device), len(self.counts)).to(points.dtype)
+        added = members.sum(0)
+        kept = ((self.options.memory - added) / self.counts.clamp_min(1)).clamp(0, 1)
+        counts = self.counts * kept + added
+        return Domains(self.centres, counts, self.usage), Joined(kept, members, members, torch.zeros(len(points)))
+
+
+#: One thing taken out of ``find-domains`` at a time, or set otherwise.
+ABLATIONS: Methods = {
+    "find-soft": ("find-soft", {}),
+    OURS: (OURS, {}),
+    "no gate, full trust": (OURS, {"threshold": 1e-6}),
+    "lower threshold": (OURS, {"threshold": 0.05}),
+    "higher threshold": (OURS, {"threshold": 0.1}),
+    "alpha 0.8": (OURS, {"alpha": 0.8}),
+    "alpha 0.6": (OURS, {"alpha": 0.6}),
+    "16 domains": (OURS, {"domains": 16}),
+    "64 domains": (OURS, {"domains": 64}),
+    "memory of 32": (OURS, {"memory": 32}),
+    "memory of 512": (OURS, {"memory": 512}),
+}
+
+
+def main() -> None:
+    """Run the study and print it."""
+    parser = argument_parser(__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="0", help="of the streams, with commas (default: 0)")
+    parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
+    parser.add_argument("--methods", default=METHODS, help=f"with commas (default: {METHODS})")
+    parser.add_argument("--oracle", action="store_true", help="add methods that are told the true domains")
+    parser.add_argument("--ablations", action="store_true", help="take find-domains apart instead")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="add the accuracies to a JSON file")
+    parser.add_argument(
+        "--figure", metavar="FILE", help="draw all that is in that file: the distance to the oracle"
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    methods: dict[str, tuple[Any, dict[str, Any]]] = dict(
+        ABLATIONS if arguments.ablations else map(method, split_list(arguments.methods))
+    )
+    if arguments.oracle:
+        methods["tbn, true domains"] = (Oracle, {**ORACLE, "memory": 1, "alpha": 0.0})
+        methods["oracle"] = (Oracle, ORACLE)
+    saved = arguments.save
+    found: dict[str, Accuracies] = json.loads(saved.read_text()) if saved and saved.exists() else {}
+    for title, network, data in subjects(arguments):
+        table, accuracies = study(network, data, methods, arguments)
+        found[title] = found.get(title, {}) | accuracies
+        print(f"\n{title}, batch {arguments.batch_size}, images from {arguments.first}, seeds {arguments.seeds}\n")
+        print(table, flush=True)
+    if saved:
+        saved.write_text(json.dumps(found, indent=1))
+    if arguments.figure:
+        draw(found, arguments.figure)
+
+
+def study(
+    network: torch.nn.Module, data: DomainDataset, methods: Methods, arguments: argparse.Namespace
+) -> tuple[str, Accuracies]:
+    """Run all methods on all streams, and return the table and the accuracies in it."""
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    adapted = {name: findtta.adapt(network, method, **options) for name, (method, options) in methods.items()}
+    compared = [name for name in COMPARED if {name, OURS} <= set(methods)]
+    rows, accuracies = [], {}
+    for text in split_list(arguments.streams):
+        scores: dict[str, dict[int, Scores]] = {name: {} for name in methods}
+        for seed in [int(seed) for seed in arguments.seeds.split(",")]:
+            part, stream = stream_of(text, data, seed, arguments)
+            images = part.image_numbers(stream.domain_ids, stream.rows)
+            for name, correct in zip(
+                methods, right(adapted.values(), part, stream, arguments.device), strict=True
+            ):
+                scores[name][seed] = Scores.sort(images, stream.domain_ids, correct)
+        title = text.partition(":")[0]
+        accuracies[title] = {name: interval(found.values()).mean for name, found in scores.items()}
+        differences = [difference(scores[OURS], scores[name]) for name in compared]
+        means = [f"{mean:.1f}" for mean in accuracies[title].values()]
+        samples = f"{len(stream.rows):,} of {len(np.unique(images)):,}"
+        rows.append((title, samples, *means, *(found.text() for found in differences if found)))
+    header = ["stream", "samples of images", *methods, *(f"{OURS} - {name}" for name in compared)]
+    return render(header, rows), accuracies
+
+
+def stream_of(
+    text: str, data: DomainDataset, seed: int, arguments: argparse.Namespace
+) -> tuple[DomainDataset, Stream]:
+    """Return one stream, and the data that it is made of."""
+    name, settings = parse(text)
+    clean = name == CLEAN
+    window = Window(data, arguments.first, arguments.clean if clean else arguments.images)
+    part = STREAM.load(name).part(window, None if clean else MAIN_CORRUPTIONS)
+    return part, make(name, part, batch_size=arguments.batch_size, seed=seed, **settings)
+
+
+def right(
+    models: Iterable[Any], part: DomainDataset, stream: Stream, device: torch.device
+) -> list[NDArray[np.bool_]]:
+    """Return for each model which images of a stream it classifies right."""
+    models, found = list(models), []
+    for model in models:
+        model.reset()
+    for batch in stream:
+        images, labels = part.batch(batch.domain_ids, batch.rows)
+        inputs = to_input(images, device)
+        Oracle.now = torch.tensor(batch.domain_ids)
+        found.append([model(inputs).argmax(1).cpu().numpy() == np.asarray(labels) for model in models])
+    return [np.concatenate(correct) for correct in zip(*found, strict=True)]
+
+
+def draw(accuracies: Mapping[str, Accuracies], path: str) -> None:
+    """Draw where methods are between FIND and the oracle: a panel for each model, a line for each stream."""
+    figure = Figure(figsize=(4.5 * len(accuracies), 3), layout="constrained")
+    panels = figure.subplots(1, len(accuracies), squeeze=False)[0]
+    for panel, (title, streams) in zip(panels, accuracies.items(), strict=True):
+        places = range(len(streams), 0, -1)
+        for place, row in zip(places, streams.values(), strict=True):
+            panel.plot([row["find"], row["oracle"]], [place, place], color="#d0d4d9", zorder=0)
+        for name, colour in COLOURS.items():
+            values = [row[name] for row in streams.values()]
+            panel.scatter(values, places, color=colour, label=name, marker="|" if name == "oracle" else "o", s=36)
+        panel.set_yticks(places, list(streams))
+        panel.set_title(title)
+        panel.set_xlabel("accuracy")
+    panels[0].legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=80)
+
+
+if __name__ == "__main__":
+    main()
