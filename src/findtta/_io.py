@@ -4,6 +4,7 @@ import math
 import os
 import re
 import secrets
+import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,17 @@ from findtta.errors import InputError, OptionError
 
 #: Names of files that are being written; a killed process can leave one behind.
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+
+
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache."""
+    if sys.platform == "win32":
+        cache = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        cache = "~/Library/Caches"
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "findtta"
 
 
 @contextmanager

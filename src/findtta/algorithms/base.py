@@ -19,7 +19,7 @@ from findtta.collapse import Collapse
 from findtta.errors import InputError, UnsupportedModelError, UnusedLayerWarning, few
 from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
 from findtta.layers.stand_in import CallLock, CallState, StandIn
-from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, replace_norms, restore_norms
+from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, modules_of, replace_norms, restore_norms
 from findtta.options import Options
 from findtta.tables import render
 
@@ -206,7 +206,7 @@ class Adapted(StandIn):
     def _one_call(self, *, may_overwrite: bool = False) -> Iterator[AdaptFunctionalCalls | None]:
         """Let the layers work together while the model, or a method of it, runs once."""
         hooked = bool(module_hooks._has_any_global_hook())
-        for module in self.model.modules():
+        for module in modules_of(self.model):
             if module.training:
                 module.training = False  # somebody called train() on a part of the model
             hooked = hooked or bool(module._forward_hooks or module._forward_pre_hooks)

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
-from findtta.functional import blend, count_groups, group_moments, partition
+from findtta.functional import blend, count_groups, group_moments, native, partition
 from findtta.functional.moments import Estimator
+from findtta.functional.partition import NORM_FLOOR
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.options import Fraction, Options, option
 from findtta.partitioners import Partitioner, make_partitioner
@@ -106,6 +107,23 @@ class FABN(AdaptiveNorm):
         positions = math.prod(features.shape[2:])
         test = group_moments(mean, variance, labels, self.variance, positions, self.eps)
         return self.blended(mean, variance, test)
+
+    def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
+        # What a subclass changes is not in the compiled function, which has the paper's partition and estimator.
+        if not self.is_plain() or self.alpha == 1 or self.partition is not partition or self.variance != "biased":
+            return None
+        watched = bool(self.observers)
+        result = native.find(features, self.source_tensors(), self.alpha, NORM_FLOOR, overwrite, watched)
+        if result is None:
+            return None
+        normalized, labels, moments = result
+        self.observe(moments)
+        self.record(labels=labels)
+        return normalized
+
+    def is_plain(self) -> bool:
+        """Whether the layer is now nothing but FABN."""
+        return type(self) is FABN
 
     def blended(self, mean: Tensor, variance: Tensor, test: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Blend the statistics chosen for the test data with the source's (equations 5 and 6)."""

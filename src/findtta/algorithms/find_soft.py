@@ -15,6 +15,7 @@ Like FIND it keeps nothing between batches, needs no gradients, and can be expor
 inputs continuously, so that runtimes agree on them. See docs/beyond-find.md for how it was developed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +31,13 @@ from findtta.functional import (
     drift_gate,
     in_source_units,
     log_drift,
+    native,
+    soft,
     soft_neighbours,
     weighted_moments,
 )
 from findtta.functional.moments import as_dtype
-from findtta.functional.soft import LATE, LATE_TRUST, MIDDLE
+from findtta.functional.soft import LATE, LATE_TRUST, MIDDLE, drift_threshold
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
 from findtta.options import AtLeastZero, Fraction, Options, Positive, option
@@ -88,18 +91,23 @@ class Evidence:
         self.total = self.total + drift.view(samples, windows).mean(1)
         return (self.total / self.layers).repeat_interleave(windows), self.layers
 
+    def stage(self, depth: float) -> int:
+        """Return 0 for a layer in the first part of the model, 1 in its middle, and 2 late, if shares are known."""
+        if depth <= MIDDLE or (depth > LATE and not self.shares):
+            return 0
+        return 1 if depth <= LATE else 2
+
     def guard(self, shift: Tensor, layers: int) -> Tensor | float:
         """Return how far to adapt, 0 to 1, in the layer whose drift was added last, one of ``layers``."""
         assert self.total is not None
-        rows, samples, depth = shift.shape[0], self.total.shape[0], self.layers / layers
-        if rows % samples or depth <= MIDDLE:
+        rows, samples, stage = shift.shape[0], self.total.shape[0], self.stage(self.layers / layers)
+        if rows % samples or not stage:
             return 1.0
         if rows != samples:  # windows of one image are of one class: they count as one
             shift = shift.view(samples, rows // samples, -1).mean(1)
         share, concentration = common_share(shift, self.total / self.layers)
-        if depth <= LATE:
+        if stage == 1:
             self.shares.append(share)
-        if depth <= LATE or not self.shares:
             return 1.0
         return LATE_TRUST * class_guard(share, torch.stack(self.shares).mean(), concentration)
 
@@ -110,6 +118,37 @@ class SoftNorm(AdaptiveNorm):
     def __init__(self, norm: nn.Module, options: FINDSoftOptions, layers: int) -> None:
         super().__init__(norm)
         self.options, self.layers = options, layers
+        # In the order of native.c.
+        numbers = (options.temperature, options.alpha, options.sharpness, options.guard)
+        self.numbers = (*numbers, *(float(getattr(soft, name)) for name in native.SOFT_CONSTANTS))
+
+    def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
+        if type(self) is not SoftNorm or self.options.alpha == 1 or self.call.carried is None:
+            return None
+        evidence: Evidence = self.call.carried.setdefault("evidence", Evidence())
+        layers = evidence.layers + 1
+        stage = evidence.stage(layers / self.layers) if self.options.guard else 0
+        result = native.find_soft(
+            features,
+            self.source_tensors(),
+            self.numbers,
+            stage,
+            layers,
+            math.log(drift_threshold(layers, self.options.threshold)),
+            evidence.total,
+            torch.stack(evidence.shares).mean() if stage == 2 else None,
+            overwrite,
+            bool(self.observers),
+        )
+        if result is None:
+            return None
+        normalized, drift, evidence.total, share, moments = result
+        evidence.layers = layers
+        if stage == 1 and share is not None:
+            evidence.shares.append(share)
+        self.observe(moments)
+        self.record(drift=drift)
+        return normalized
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         source_mean, source_variance = self.source_statistics(mean, variance)

@@ -68,6 +68,9 @@ class SelectiveFABN(FABN):
         test = batch_moments(mean, variance, self.variance, positions, self.eps)
         return self.blended(mean, variance, test)
 
+    def is_plain(self) -> bool:
+        return type(self) is SelectiveFABN and self.splitting and not self.scoring
+
     def _add_score(self, mean: Tensor, variance: Tensor) -> None:
         source = self.source_statistics(mean, variance)
         divergence = gaussian_kl(*batch_moments(mean, variance), *source, eps=self.eps)

@@ -6,7 +6,6 @@ What arrives is complete and as published, or nothing arrives.
 import hashlib
 import os
 import shutil
-import sys
 import tarfile
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import Any
 from tqdm.utils import CallbackIOWrapper
 
 from findtta._extras import require
-from findtta._io import read_toml
+from findtta._io import cache_folder, read_toml
 from findtta._progress import progress_bar
 from findtta.data.metadata import Marker, read_marker, write_marker
 from findtta.errors import FindTTAError, InputError, OptionError
@@ -76,13 +75,7 @@ def data_root(root: str | Path | None = None) -> Path:
     chosen = root or os.environ.get(ROOT_VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        cache = "~/Library/Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "findtta"
+    return cache_folder()
 
 
 def get(

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from findtta.functional import native
+
 # On CPU samples are reduced in slabs of about this size, so that the second read of a slab is
 # served by the cache and the table of squared deviations stays small.
 SLAB_BYTES = 4 << 20
@@ -55,7 +57,10 @@ def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
         Mean and biased variance, ``(B, C)`` each, in float32 (float64 for float64 features); all
         NaN for a poisoned sample.
     """
-    mean, variance = _plain_moments(widen(features))
+    features = widen(features)
+    if (moments := native.instance_moments(features)) is not None:
+        return moments
+    mean, variance = _plain_moments(features)
     # Not finite if any moment is not, or if the square of a difference of two such means is not.
     energy = torch.addcmul(variance, mean, mean, value=4).sum(1, keepdim=True)
     mark = energy.detach() * 0  # 0, or NaN
@@ -119,6 +124,8 @@ def group_moments(
     Returns:
         Mean and variance of the group each sample belongs to, ``(B, C)`` each.
     """
+    if estimator == "biased" and (moments := native.group_moments(mean, variance, labels)) is not None:
+        return moments
     mean, variance = replace_nan(mean), replace_nan(variance)
     batch = labels.shape[0]
     limit = DENSE_SAMPLES_CPU if mean.device.type == "cpu" else DENSE_SAMPLES_ELSEWHERE

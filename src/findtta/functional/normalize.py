@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from findtta.functional import native
 from findtta.functional.moments import as_dtype, widen
 
 
@@ -56,6 +57,8 @@ def normalize(
     if mean.ndim == 1 and not overwrite and not (mean.requires_grad or variance.requires_grad):
         result = F.batch_norm(wide, mean, variance, weight, bias, training=False, eps=eps)
         return as_dtype(result, features.dtype)
+    if (normalized := native.normalize(wide, mean, variance, weight, bias, eps, overwrite)) is not None:
+        return as_dtype(normalized, features.dtype)
     scale = torch.rsqrt(variance + eps)
     if weight is not None:
         scale = scale * weight

@@ -8,6 +8,7 @@ that the pointers do not already imply).
 import torch
 from torch import Tensor
 
+from findtta.functional import native
 from findtta.functional.moments import replace_nan, widen
 
 NORM_FLOOR = 1e-12  # a zero vector gets similarity 0 to everything
@@ -38,6 +39,8 @@ def partition(features: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tensor:
     descriptors = features.flatten(2).mean(2) if features.ndim > 2 else features
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return torch.ops.findtta.partition(descriptors)
+    if (labels := native.partition(descriptors, NORM_FLOOR)) is not None:
+        return labels
     return components(first_neighbours(descriptors), traced_batch=traced_batch)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from findtta.errors import UnsupportedModelError
-from findtta.functional import batch_moments, instance_moments, normalize
+from findtta.functional import batch_moments, instance_moments, native, normalize
 from findtta.functional.moments import as_dtype, widen
 from findtta.layers.frozen import eps_of, is_frozen_batch_norm
 from findtta.layers.stand_in import CallState, StandIn
@@ -69,6 +69,28 @@ class AdaptiveNorm(StandIn):
             return batch_moments(mean, variance)
         return self.norm.running_mean, self.norm.running_var  # type: ignore[return-value]
 
+    def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
+        """Do all that the layer does by one compiled function (:mod:`findtta.functional.native`).
+
+        Args:
+            features: Feature map.
+            overwrite: Whether the result may be written over it.
+
+        Returns:
+            The normalised map; None where there is no such function, or it cannot be used here.
+        """
+        return None
+
+    def source_tensors(self) -> native.Layer:
+        """Return running mean and variance, scale, shift and eps, as the compiled functions take them."""
+        norm: Any = self._modules[self.original]
+        return norm.running_mean, norm.running_var, *self.affine(), self.eps
+
+    def observe(self, moments: Iterable[Tensor] | None) -> None:
+        """Show means and variances of samples, ``(B, C)`` each, to whoever watches the layer."""
+        for observer in self.observers if moments is not None else ():
+            observer(*moments)
+
     @property
     def channels(self) -> int:
         """Number of channels the layer normalises."""
@@ -101,7 +123,9 @@ class AdaptiveNorm(StandIn):
         return {}
 
     def forward(self, input: Tensor) -> Tensor:
-        features, norm = input, self.norm
+        # The module's own attributes are looked up in its dictionaries: a small layer is called for microseconds.
+        features, norm = input, self._modules[self.original]
+        assert norm is not None
         if type(norm).forward in PLAIN_FORWARDS and not norm._forward_hooks and not norm._forward_pre_hooks:
             norm._check_input_dim(features)  # type: ignore[operator]
             return self._normalize(features, overwrite=self.sole_reader and self.call.may_overwrite)
@@ -111,7 +135,7 @@ class AdaptiveNorm(StandIn):
 
     def affine(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the scale and shift that follow the normalisation."""
-        norm: Any = self.norm
+        norm: Any = self._modules[self.original]
         if self.frozen:
             # Its forward does the rest (affine map, activation): undo the normalisation that it begins with.
             return (norm.running_var + self.eps).sqrt(), norm.running_mean
@@ -121,14 +145,15 @@ class AdaptiveNorm(StandIn):
         if torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 return self._normalize(features, overwrite)
+        if (normalized := self.in_one_call(features, overwrite)) is not None:
+            return normalized
         self.record()
         if features.shape[0] == 0:
             return features.clone()
         wide = widen(features)
-        mean, variance = instance_moments(wide)
+        mean, variance = moments = instance_moments(wide)
         if not torch.compiler.is_compiling():
-            for observer in self.observers:
-                observer(mean, variance)
+            self.observe(moments)
         more = (wide,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
         # With the original statistics, take the original's own path, so that results are equal to the bit.

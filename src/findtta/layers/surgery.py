@@ -130,6 +130,17 @@ def adaptive_layers(model: nn.Module) -> Iterator[tuple[str, AdaptiveNorm]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, AdaptiveNorm))
 
 
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """List the modules of a model, as ``model.modules()`` does, in a fraction of its time."""
+    found, seen = [model], {model}
+    for module in found:
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
 def swap_modules(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """Put modules in the place of others, in place; returns the model, a new module only if it is one of them."""
     if model in new:
