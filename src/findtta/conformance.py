@@ -10,7 +10,7 @@ import io
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -466,12 +466,12 @@ def _export(subject: Subject) -> None:
 
 
 class _Unequal(DomainDataset):
-    """Domains with different numbers of samples."""
+    """Domains with different numbers of samples; more can be asked for, as where drift is made on the fly."""
 
     name, image_size, classes = "unequal", (1, 1), tuple("abcde")
 
-    def __init__(self) -> None:
-        kinds = {"fog": 90, "snow": 41, "contrast": 63}
+    def __init__(self, more: Sequence[str] = ()) -> None:
+        kinds = {"fog": 90, "snow": 41, "contrast": 63} | {kind: 30 + place for place, kind in enumerate(more)}
         self._counts = {CLEAN: 400} | {
             domain_name(kind, severity): count + severity
             for kind, count in kinds.items()
@@ -484,6 +484,9 @@ class _Unequal(DomainDataset):
 
     def images(self, domain: str, rows: Any) -> Any:
         return np.zeros((len(rows), 1, 1, 3), np.uint8)
+
+    def extended(self, kinds: Sequence[str]) -> DomainDataset:
+        return _Unequal(kinds)
 
 
 @_of(STREAM)
