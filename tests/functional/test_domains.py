@@ -102,7 +102,7 @@ def test_noise_is_told_from_content():
 
 
 def test_what_is_known_of_natural_images_is_consistent():
-    mean, directions, shrink, unit = natural_images()
+    mean, directions, shrink, unit = natural_images(DOUBLE, torch.device("cpu"))
     assert mean.shape == (DESCRIPTION,)
     assert close(directions @ directions.T, torch.eye(len(shrink), dtype=DOUBLE), 5e-3)  # stored in half precision
     assert ((shrink > 0) & (shrink < 1)).all()

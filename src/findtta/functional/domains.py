@@ -49,7 +49,7 @@ def describe_images(images: Tensor) -> Tensor:
         Descriptions, ``(B, 98)``; not finite for an image that is not.
     """
     found = frequencies(images)
-    mean, directions, shrink, unit = (constant.to(found) for constant in natural_images())
+    mean, directions, shrink, unit = natural_images(found.dtype, found.device)
     found = found - mean
     blocks = max(1, images.shape[2] // BLOCK) * max(1, images.shape[3] // BLOCK)
     scatter = CONTENT + (1 - CONTENT) * NATURAL_BLOCKS / blocks
@@ -82,7 +82,7 @@ def frequencies(images: Tensor) -> Tensor:
     planes = planes[:, :, : height // BLOCK * BLOCK, : width // BLOCK * BLOCK]
     planes = planes - planes.mean((2, 3), keepdim=True)
     blocks = F.pixel_unshuffle(planes, BLOCK).view(batch, 3, BLOCK * BLOCK, -1)
-    energy = (block_transform().to(images) @ blocks).square_() / unit.view(-1, 1, 1, 1)
+    energy = (block_transform(images.dtype, images.device) @ blocks).square_() / unit.view(-1, 1, 1, 1)
     mean_energy, log_energy = (energy.mean(3) + LEAST_ENERGY).log(), (energy + LEAST_COEFFICIENT).log().mean(3)
     step = AT_THE_END * (high - low)
     ends = [images <= (low + step).view(-1, 1, 1, 1), images >= (high - step).view(-1, 1, 1, 1)]
@@ -106,17 +106,22 @@ def describe_moments(shift: Tensor, stretch: Tensor) -> Tensor:
     return F.pad((moments / math.sqrt(moments.shape[1])).flatten(1), (0, DESCRIPTION - 2 * moments.shape[1]))
 
 
+# Constants are kept on the device where they were used, so that a forward pass copies nothing to it.
+
+
 @cache
-def block_transform() -> Tensor:
+@torch.inference_mode(False)
+def block_transform(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The two-dimensional cosine transform of a block of pixels, row by row, ``(16, 16)``."""
     place = torch.arange(BLOCK, dtype=torch.float64)
     waves = torch.cos(math.pi * (2 * place + 1) * place[:, None] / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
     waves[0] /= math.sqrt(2)
-    return torch.kron(waves, waves)
+    return torch.kron(waves, waves).to(device, dtype)
 
 
 @cache
-def natural_images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@torch.inference_mode(False)
+def natural_images(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Statistics of the :func:`frequencies` of natural images, made by benchmarks/natural_images.py.
 
     Returns:
@@ -124,7 +129,7 @@ def natural_images() -> tuple[Tensor, Tensor, Tensor, Tensor]:
         ``(16,)``; and the unit of descriptions, a scalar.
     """
     with files("findtta.functional").joinpath("natural_images.npy").open("rb") as file:
-        table = torch.from_numpy(np.load(file).astype(np.float64))
+        table = torch.from_numpy(np.load(file).astype(np.float64)).to(device, dtype)
     return table[0, :-1], table[1:, :-1], table[1:, -1], table[0, -1]
 
 
@@ -191,7 +196,8 @@ def join_domains(
     counts, usage = counts.masked_fill(opened, 0), usage.masked_fill(opened, 0)
 
     nearest = _distances(points, centres, counts.masked_fill(opened, 1)).argmin(1)
-    members = F.one_hot(nearest, len(counts)).to(points.dtype) * usable[:, None]
+    places = torch.arange(len(counts), device=counts.device)
+    members = ((nearest[:, None] == places) & usable[:, None]).to(points.dtype)
     joining = members * sizes[:, None]
     added = joining.sum(0)
     kept = ((memory - added) / counts.clamp_min(NOTHING)).clamp(0, 1)
