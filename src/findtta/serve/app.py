@@ -298,7 +298,7 @@ class Guard:
     """What every request passes first: names it, requires the key, bounds its body, counts and logs the response.
 
     All but probes and pages require the key. The bytes of a body are counted while it arrives, whatever its
-    header says. Responses are counted by the template of their route; those that reached none count together.
+    header says. Responses are counted by the template of their route; others are counted together.
     """
 
     app: ASGIApp
