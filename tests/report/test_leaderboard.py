@@ -150,10 +150,12 @@ def test_the_command_writes_both_pages_from_a_folder_or_an_archive(tmp_path, mon
     archive(store.all(), tmp_path / "runs.jsonl.xz")
     (tmp_path / "costs.json").write_text(json.dumps({"about": "Time.", "time": {"find": [1, 2, 3]}, "memory": {}}))
     monkeypatch.chdir(tmp_path)
-    assert call("runs.jsonl.xz", "--costs", "costs.json") == 0
+    assert call("runs.jsonl.xz", "--costs", "costs.json", "--note", "Commit 1a2b3c.") == 0
     assert capsys.readouterr().out == "12 runs written to leaderboard.md\n12 runs written to leaderboard.html\n"
     page = (tmp_path / "leaderboard.md").read_text(encoding="utf-8")
-    assert "findtta leaderboard runs.jsonl.xz --costs costs.json -o leaderboard.md leaderboard.html" in page
+    assert "leaderboard runs.jsonl.xz --costs costs.json --note 'Commit 1a2b3c.' -o leaderboard.md lead" in page
+    assert "\n\nCommit 1a2b3c.\n\n" in page
+    assert '<p class="note">Commit 1a2b3c.</p>' in (tmp_path / "leaderboard.html").read_text(encoding="utf-8")
     assert "2.00 \\[1.00, 3.00\\]" in page
     assert call(tmp_path / "runs", "-o", tmp_path / "here.md", "--method", "find") == 0
     assert str(tmp_path) not in (tmp_path / "here.md").read_text(encoding="utf-8")

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--costs", type=Path, metavar="FILE", help="times and memory that benchmarks/method_costs.py has measured"
     )
     parser.add_argument("--title", default=LEADERBOARD, help="heading of the page")
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="what else a reader must know, such as the commit"
+    )
     add_filters(parser)
 
 
@@ -49,10 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     command = ["findtta", "leaderboard", *map(_public, [arguments.runs] if arguments.runs else [])]
     command += ["--costs", _public(arguments.costs)] if arguments.costs else []
+    command += ["--note", arguments.note] if arguments.note else []
     command += ["-o", *map(_public, arguments.output)]
+    said = {"title": arguments.title, "note": arguments.note, "command": shlex.join(command)}
     for path in arguments.output:
-        write = _WRITERS[path.suffix.lower()]
-        text = write([run.result for run in runs], costs, title=arguments.title, command=shlex.join(command))
+        text = _WRITERS[path.suffix.lower()]([run.result for run in runs], costs, **said)
         write_file(path, text.encode())
         print(f"{len(runs)} run{'s' * (len(runs) != 1)} written to {path}")
     return 0

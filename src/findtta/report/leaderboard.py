@@ -20,7 +20,7 @@ from findtta.intervals import Interval
 from findtta.registry import describe, load_method
 from findtta.report.boards import Board, boards
 from findtta.report.page import page_file
-from findtta.tables import Cell, Column, Row, Table
+from findtta.tables import Cell, Column, Row, Table, escape_markdown
 
 LEADERBOARD = "Leaderboard"
 _DECIMALS = 1
@@ -171,19 +171,29 @@ def made_with(results: Iterable[Result]) -> str:
 
 
 def markdown(
-    results: Sequence[Result], costs: Costs = NO_COSTS, *, title: str = LEADERBOARD, command: str = ""
+    results: Sequence[Result],
+    costs: Costs = NO_COSTS,
+    *,
+    title: str = LEADERBOARD,
+    note: str = "",
+    command: str = "",
 ) -> str:
     """Return the page as Markdown; the same results give the same page."""
     found, tables = _content(results, costs)
-    parts = [f"# {title}", _summary(results, found)]
+    parts = [f"# {title}", _summary(results, found), escape_markdown(note)]
     parts += [f"Made by\n\n```\n{command}\n```"] if command else []
     for table in tables:
         parts += [f"## {table.title}", table.markdown(), *table.notes]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def html(
-    results: Sequence[Result], costs: Costs = NO_COSTS, *, title: str = LEADERBOARD, command: str = ""
+    results: Sequence[Result],
+    costs: Costs = NO_COSTS,
+    *,
+    title: str = LEADERBOARD,
+    note: str = "",
+    command: str = "",
 ) -> str:
     """Return the page as one HTML file that needs no other; its tables can be sorted."""
     jinja2 = require("jinja2", "report", "writing a leaderboard")
@@ -199,6 +209,7 @@ def html(
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         summary=_summary(results, found),
+        note=note,
         command=command,
         tables=[(table, list(zip(*(column.texts for column in table.shown()), strict=True))) for table in tables],
         value=_sorted_by,
