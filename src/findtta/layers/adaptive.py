@@ -35,6 +35,9 @@ class AdaptiveNorm(StandIn):
     #: Whether :meth:`statistics` takes the layer's input as a third argument, ``features``.
     needs_features: ClassVar[bool] = False
 
+    #: Which of the layers of a compiled model this is.
+    number = 0
+
     original = "norm"
     norm: nn.Module
 
@@ -85,9 +88,23 @@ class AdaptiveNorm(StandIn):
         return bool(self.call.records) and self not in self.call.records
 
     def record(self, **values: Tensor) -> None:
-        """Record something about the batch, for reports; without effect in a compiled graph."""
+        """Record something about the batch, for reports; without effect in an exported graph."""
         if not torch.compiler.is_compiling():
             self.call.records.setdefault(self, {}).update(values)
+        elif self.call.returned is not None:
+            self.call.returned.append((self.number, values))
+
+    def observe(self, mean: Tensor, variance: Tensor) -> None:
+        """Show the moments of a batch, ``(B, C)`` each, to the observers."""
+        for observer in self.observers:
+            observer(mean, variance)
+
+    def recall(self, values: dict[str, Tensor]) -> None:
+        """Do what :meth:`record` and :meth:`observe` would have done outside of the graph that returned this."""
+        values = dict(values)
+        if "observed_mean" in values:
+            self.observe(values.pop("observed_mean"), values.pop("observed_variance"))
+        self.record(**values)
 
     def reset(self) -> None:
         """Forget what was learned or recorded from earlier batches."""
@@ -126,9 +143,11 @@ class AdaptiveNorm(StandIn):
             return features.clone()
         wide = widen(features)
         mean, variance = instance_moments(wide)
-        if not torch.compiler.is_compiling():
-            for observer in self.observers:
-                observer(mean, variance)
+        if torch.compiler.is_compiling():
+            if self.observers:
+                self.record(observed_mean=mean, observed_variance=variance)
+        else:
+            self.observe(mean, variance)
         more = (wide,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
         # With the original statistics, take the original's own path, so that results are equal to the bit.
