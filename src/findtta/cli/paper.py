@@ -19,7 +19,7 @@ from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
 from findtta.paper.context import NONE, Context, Setup, make_setup, read_setups
 from findtta.paper.items import Item, all_items, find, groups
-from findtta.paper.page import write_page
+from findtta.paper.results_page import write_page
 from findtta.paper.study import Results, gather, stored
 from findtta.tables import render
 

@@ -7,7 +7,7 @@ from made_paper import all_setups, load, made
 
 from findtta.bench import RunSpec
 from findtta.paper.context import Context
-from findtta.paper.page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts
+from findtta.paper.results_page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts
 from findtta.paper.study import Results
 
 
