@@ -19,7 +19,14 @@ from findtta.collapse import Collapse
 from findtta.errors import InputError, UnsupportedModelError, UnusedLayerWarning, few
 from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
 from findtta.layers.stand_in import CallLock, CallState, StandIn
-from findtta.layers.surgery import NormSite, adaptable_norms, adaptive_layers, modules_of, replace_norms, restore_norms
+from findtta.layers.surgery import (
+    NormSite,
+    adaptable_norms,
+    adaptive_layers,
+    modules_of,
+    replace_norms,
+    restore_norms,
+)
 from findtta.options import Options
 from findtta.tables import render
 
