@@ -1,4 +1,5 @@
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 import findtta
 import reference
 from findtta.errors import UnsupportedModelError
-from findtta.layers import adaptive
+from findtta.functional import native
+from findtta.layers import AdaptiveNorm
 from nets import (
     METHODS,
     ActivatedNorm,
@@ -303,17 +305,21 @@ def test_no_layer_may_overwrite_when_reuse_is_off():
 
 
 @pytest.mark.parametrize("reuse_buffers", [True, False])
-def test_memory_is_reused_where_it_may_be_and_only_there(monkeypatch, reuse_buffers):
-    seen, normalize = [], adaptive.normalize
+@pytest.mark.parametrize("compiled", [True, False])
+def test_memory_is_reused_where_it_may_be_and_only_there(monkeypatch, reuse_buffers, compiled):
+    seen, normalize = [], AdaptiveNorm._normalize
 
-    def spy(*args, overwrite=False, **kwargs):
-        seen.append(overwrite)
-        return normalize(*args, overwrite=overwrite, **kwargs)
+    def spy(layer, features, **kwargs):
+        result = normalize(layer, features, **kwargs)
+        seen.append(result.data_ptr() == features.data_ptr())
+        return result
 
-    monkeypatch.setattr(adaptive, "normalize", spy)
-    find(filled(nn.Sequential(PreActivation(), conv(6, 6), nn.BatchNorm2d(6))), reuse_buffers=reuse_buffers)(
-        images()
+    monkeypatch.setattr(AdaptiveNorm, "_normalize", spy)
+    adapted = find(
+        filled(nn.Sequential(PreActivation(), conv(6, 6), nn.BatchNorm2d(6))), reuse_buffers=reuse_buffers
     )
+    with nullcontext() if compiled else native.disabled():
+        adapted(images())
     assert seen == [False, False, reuse_buffers]
 
 

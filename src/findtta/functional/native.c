@@ -75,31 +75,38 @@ typedef struct {
     float eps;
 } Map;
 
-/* Put the mean and the sum of squared deviations of `count` more values to those of `before` values. */
-static inline void merge(double *mean, double *squares, float more_mean, float more_squares, long before, long count) {
+/* Put `count` more values to the mean and the sum of squared deviations of `before` values. They are given by a centre,
+which is their mean but for rounding, and the sums of their deviations from it and of the squares of these. */
+static inline void merge(
+    double *mean, double *squares, float centre, float offset, float spread, long before, long count) {
+    double more_mean = (double)centre + (double)offset / (double)count;
+    double more_squares = MAX((double)spread - (double)offset * (double)offset / (double)count, 0);
     if (!before) { /* the only ones, in small maps */
-        *mean = (double)more_mean, *squares = (double)more_squares;
+        *mean = more_mean, *squares = more_squares;
         return;
     }
-    double delta = (double)more_mean - *mean, share = (double)count / (double)(before + count);
+    double delta = more_mean - *mean, share = (double)count / (double)(before + count);
     *mean += delta * share;
-    *squares += (double)more_squares + delta * delta * share * (double)before;
+    *squares += more_squares + delta * delta * share * (double)before;
 }
 
-/* Sum of values, or of their squared deviations from a centre. */
-static inline __attribute__((always_inline)) float powers(const float *x, long count, float centre, const int squared) {
-    float a = 0, b = 0, c = 0, d = 0;
-    /* Four sums at once, where they are long enough: each addition waits for the one before it. */
+/* Sums of the deviations of values from a centre, and of their squares. Four of each, where they are long enough:
+an addition waits for the one before it. */
+static inline __attribute__((always_inline)) float deviations(const float *x, long count, float centre, float *squares) {
+    float a = 0, b = 0, c = 0, d = 0, aa = 0, bb = 0, cc = 0, dd = 0;
     long quarter = count < 4 * LANES ? 0 : count / 4;
-    SUM(a, b, c, d) for (long i = 0; i < quarter; i++) {
+    SUM(a, b, c, d, aa, bb, cc, dd) for (long i = 0; i < quarter; i++) {
         float p = x[i] - centre, q = x[i + quarter] - centre;
         float r = x[i + 2 * quarter] - centre, s = x[i + 3 * quarter] - centre;
-        a += squared ? p * p : p, b += squared ? q * q : q, c += squared ? r * r : r, d += squared ? s * s : s;
+        a += p, b += q, c += r, d += s;
+        if (squares) aa += p * p, bb += q * q, cc += r * r, dd += s * s;
     }
-    SUM(a) for (long i = 4 * quarter; i < count; i++) {
+    SUM(a, aa) for (long i = 4 * quarter; i < count; i++) {
         float p = x[i] - centre;
-        a += squared ? p * p : p;
+        a += p;
+        if (squares) aa += p * p;
     }
+    if (squares) *squares = (aa + bb) + (cc + dd);
     return (a + b) + (c + d);
 }
 
@@ -110,33 +117,38 @@ static void plane_moments(const void *arguments, long begin, long end) {
         double mean = 0, squares = 0;
         for (long before = 0, count; before < map->positions; before += count, x += count) {
             count = MIN(BLOCK, map->positions - before);
-            float centre = powers(x, count, 0, 0) / (float)count;
-            merge(&mean, &squares, centre, powers(x, count, centre, 1), before, count);
+            float centre = deviations(x, count, 0, NULL) / (float)count, spread;
+            float offset = deviations(x, count, centre, &spread);
+            merge(&mean, &squares, centre, offset, spread, before, count);
         }
         map->mean[plane] = (float)mean;
         map->variance[plane] = (float)squares / (float)map->positions;
     }
 }
 
-/* Moments of `width` neighbouring channels over `count` positions, put to those of `before` positions. */
+/* The same for `width` neighbouring channels and `count` positions of a map with channels last. */
 static inline __attribute__((always_inline)) void column_moments(
     const float *x, long stride, long before, long count, double *mean, double *squares, const int width) {
-    float centres[LANES] = {0}, deviations[LANES] = {0};
+    float centre[LANES] = {0}, offset[LANES] = {0}, spread[LANES] = {0};
     for (long p = 0; p < count; p++)
-        SIMD for (int c = 0; c < width; c++) centres[c] += x[p * stride + c];
-    for (int c = 0; c < width; c++) centres[c] /= (float)count;
+        SIMD for (int c = 0; c < width; c++) centre[c] += x[p * stride + c];
+    for (int c = 0; c < width; c++) centre[c] /= (float)count;
     for (long p = 0; p < count; p++)
-        SIMD for (int c = 0; c < width; c++)
-            deviations[c] += (x[p * stride + c] - centres[c]) * (x[p * stride + c] - centres[c]);
-    for (int c = 0; c < width; c++) merge(mean + c, squares + c, centres[c], deviations[c], before, count);
+        SIMD for (int c = 0; c < width; c++) {
+            float deviation = x[p * stride + c] - centre[c];
+            offset[c] += deviation;
+            spread[c] += deviation * deviation;
+        }
+    for (int c = 0; c < width; c++) merge(mean + c, squares + c, centre[c], offset[c], spread[c], before, count);
 }
 
 static void last_moments(const void *arguments, long begin, long end) {
     const Map *map = arguments;
     long channels = map->channels;
     for (long unit = begin; unit < end; unit++) {
-        long sample = unit / map->parts, part = unit % map->parts, last = channels * (part + 1) / map->parts;
-        for (long first = channels * part / map->parts, width; first < last; first += width) {
+        long sample = unit / map->parts, part = unit % map->parts, tiles = BLOCKS(channels, LANES);
+        long last = MIN(tiles * (part + 1) / map->parts * LANES, channels);
+        for (long first = tiles * part / map->parts * LANES, width; first < last; first += width) {
             double mean[CHUNK], squares[CHUNK];
             width = MIN(CHUNK, last - first);
             for (long before = 0, count; before < map->positions; before += count) {

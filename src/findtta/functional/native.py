@@ -1,10 +1,10 @@
 """The steps of an adaptive layer in C, for float32 feature maps on the CPU, where a C compiler is found.
 
-In a small model, dispatching the few dozen operations of a layer on small tables costs more than computing them; in a
-large one, each of them reads and writes memory again. ``native.c`` takes three passes over a map and no temporary
-one. It is compiled for this CPU when it is first needed, into the user's cache, and called by :mod:`ctypes` with raw
-pointers: there is no build step at installation, and no dependence on PyTorch's binary interface. Without a compiler,
-on other devices and dtypes, in graphs and where gradients are recorded, PyTorch's operations compute the same.
+In a small model, dispatching the few dozen operations of a layer on small tables costs more than computing them; in
+a large one, each of them reads and writes memory again. ``native.c`` needs no temporary maps. It is compiled for this
+CPU when it is first needed, into the user's cache, and called by :mod:`ctypes` with raw pointers: there is no build
+step at installation, and no dependence on PyTorch's binary interface. Without a compiler, on other devices and
+dtypes, in graphs and where gradients are recorded, PyTorch's operations compute the same.
 
 ``FINDTTA_NATIVE=0`` turns it off; :func:`status` says whether it is in use, and if not, why.
 """
@@ -68,7 +68,7 @@ SOFT_CONSTANTS = (
 )
 
 _lock = threading.Lock()
-_library: ctypes.CDLL | None = None
+_library: Any = None
 _problem: str | None = None  # why there is no library
 _off = 0  # how many blocks have turned it off
 
@@ -112,14 +112,14 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 def _is_row(values: Tensor | None, length: int) -> bool:
-    """Tell whether the functions can read a vector, such as a layer's weight; None stands for one that is not there."""
+    """Tell whether the functions can read a vector, such as a layer's weight; None if it has none."""
     return values is None or (
         values.dtype is torch.float32 and values.is_cpu and values.shape == (length,) and values.is_contiguous()
     )
 
 
 def _layout(features: Tensor) -> tuple[int, int, int, bool] | None:
-    """Return samples, channels, positions and whether channels are last; None if the memory is laid out otherwise."""
+    """Return samples, channels, positions and whether channels are last; None for other layouts."""
     shape = features.shape
     batch, channels = shape[0], shape[1]
     positions = features.numel() // (batch * channels)
@@ -230,9 +230,7 @@ def find(
     result, batch, channels, begin = arguments
     labels = torch.empty(batch, dtype=torch.int64)
     moments = torch.empty((2, batch, channels)) if moments_too else None
-    done = _library.find(
-        *begin, alpha, norm_floor, _pointer(moments), labels.data_ptr(), torch.get_num_threads()
-    )
+    done = _library.find(*begin, alpha, norm_floor, _pointer(moments), labels.data_ptr(), torch.get_num_threads())
     return (result, labels, moments) if done else None
 
 
@@ -302,20 +300,32 @@ def _arguments(features: Tensor, layer: Layer, overwrite: bool) -> tuple[Tensor,
         return None
     batch, channels = layout[:2]
     mean, variance, weight, bias, eps = layer
-    if mean is None or not (
-        _is_row(mean, channels) and _is_row(variance, channels) and _is_row(weight, channels) and _is_row(bias, channels)
+    if (
+        mean is None
+        or variance is None
+        or not (
+            _is_row(mean, channels)
+            and _is_row(variance, channels)
+            and _is_row(weight, channels)
+            and _is_row(bias, channels)
+        )
     ):
         return None
     result = features if overwrite else torch.empty_like(features)
-    return result, batch, channels, (
-        features.data_ptr(),
-        result.data_ptr(),
-        *layout,
-        mean.data_ptr(),
-        variance.data_ptr(),
-        _pointer(weight),
-        _pointer(bias),
-        eps,
+    return (
+        result,
+        batch,
+        channels,
+        (
+            features.data_ptr(),
+            result.data_ptr(),
+            *layout,
+            mean.data_ptr(),
+            variance.data_ptr(),
+            _pointer(weight),
+            _pointer(bias),
+            eps,
+        ),
     )
 
 

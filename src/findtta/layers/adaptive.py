@@ -91,8 +91,9 @@ class AdaptiveNorm(StandIn):
 
     def observe(self, moments: Iterable[Tensor] | None) -> None:
         """Show means and variances of samples, ``(B, C)`` each, to whoever watches the layer."""
-        for observer in self.observers if moments is not None else ():
-            observer(*moments)
+        if moments is not None:
+            for observer in self.observers:
+                observer(*moments)
 
     @property
     def channels(self) -> int:
