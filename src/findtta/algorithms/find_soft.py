@@ -92,7 +92,7 @@ class Evidence:
         return (self.total / self.layers).repeat_interleave(windows), self.layers
 
     def stage(self, depth: float) -> int:
-        """Return 0 for a layer in the first part of the model, 1 in its middle, and 2 late (if shares are known)."""
+        """Return 0 for a layer in the first part of the model, 1 in its middle, 2 late (if shares are known)."""
         if depth <= MIDDLE or (depth > LATE and not self.shares):
             return 0
         return 1 if depth <= LATE else 2

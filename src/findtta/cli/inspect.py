@@ -5,6 +5,7 @@ import argparse
 import torch
 
 from findtta.errors import OptionError
+from findtta.functional import native
 from findtta.inspection import inspect
 from findtta.models.open import load_module
 from findtta.options import MODEL_NAMES
@@ -28,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = load_module(arguments.model, arguments.weights)
     inspection = inspect(model, _load_batch(arguments.inputs) if arguments.inputs else None)
     print(inspection)
+    print(f"compiled functions for the CPU: {native.status()}")
     return 0 if inspection.adaptable else 1
 
 

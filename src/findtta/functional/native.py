@@ -1,8 +1,8 @@
 """The steps of an adaptive layer in C, for float32 feature maps on the CPU, where a C compiler is found.
 
-In a small model, dispatching the few dozen operations of a layer on small tables costs more than computing them; in
-a large one, each of them reads and writes memory again. ``native.c`` needs no temporary maps. It is compiled for this
-CPU when it is first needed, into the user's cache, and called by :mod:`ctypes` with raw pointers: there is no build
+In a small model, dispatching the few dozen operations of a layer on small tables costs more than computing them;
+in a large one, each of them reads and writes memory again. ``native.c`` needs no temporary maps. It is compiled
+for this CPU when first needed, into the user's cache, and called by :mod:`ctypes` with raw pointers: no build
 step at installation, and no dependence on PyTorch's binary interface. Without a compiler, on other devices and
 dtypes, in graphs and where gradients are recorded, PyTorch's operations compute the same.
 
