@@ -58,10 +58,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(turned, markdown)
 
 
-class PlainRoles(griffe.Extension):
-    """Roles of reStructuredText in docstrings, which Markdown does not know, become code."""
+class Docstrings(griffe.Extension):
+    """Docstrings as Markdown: roles of reStructuredText become code, and an example is one of ``Examples:``."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of one object."""
         if obj.docstring:
-            obj.docstring.value = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", obj.docstring.value)
+            plain = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", obj.docstring.value)
+            obj.docstring.value = re.sub(r"^Example:$", "Examples:", plain, flags=re.MULTILINE)

@@ -1,5 +1,6 @@
 """What the README and the documentation show runs as it stands, and links lead somewhere."""
 
+import json
 import re
 from pathlib import Path
 
@@ -63,3 +64,12 @@ def test_every_link_leads_somewhere(page):
         if place.suffix == ".md" and anchor and place.exists() and anchor[1:] not in anchors(place)
     }
     assert wrong == set()
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_show_what_they_computed_and_no_place_on_a_disk(path):
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert all(cell["execution_count"] for cell in cells)
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert not re.search(r"site-packages|/home/|/tmp/|/work/", json.dumps(outputs))
