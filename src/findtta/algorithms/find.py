@@ -166,5 +166,6 @@ class FIND(Adapted):
         if partitioner.exportable:
             return None
         return (
-            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: use partitioner='first-neighbor'."
+            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: export with "
+            "partitioner='first-neighbor'."
         )

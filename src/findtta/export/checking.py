@@ -116,7 +116,6 @@ def check(
     """
     runtime = exported if isinstance(exported, Runtime) else load(exported)
     model = copy.deepcopy(require_exportable(adapted)).cpu()
-    model.compiled = None  # a file is held against the model as it is
     sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.max_batch]
     if not sizes:
         raise InputError(

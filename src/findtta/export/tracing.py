@@ -73,7 +73,6 @@ def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) 
     require_int("max_batch", max_batch, 2)
     example = _traceable(example)
     copied = copy.deepcopy(model).requires_grad_(False)
-    copied.compiled = None
     _fit_jumps(copied, example, max_batch)
     try:
         with quiet_torch():

@@ -35,9 +35,6 @@ class AdaptiveNorm(StandIn):
     #: Whether :meth:`statistics` takes the layer's input as a third argument, ``features``.
     needs_features: ClassVar[bool] = False
 
-    #: Which of the layers of a compiled model this is.
-    number = 0
-
     original = "norm"
     norm: nn.Module
 
@@ -111,18 +108,9 @@ class AdaptiveNorm(StandIn):
         return bool(self.call.records) and self not in self.call.records
 
     def record(self, **values: Tensor) -> None:
-        """Record something about the batch, for reports; without effect in an exported graph."""
+        """Record something about the batch, for reports; without effect in a compiled graph."""
         if not torch.compiler.is_compiling():
             self.call.records.setdefault(self, {}).update(values)
-        elif self.call.returned is not None:
-            self.call.returned.append((self.number, values))
-
-    def recall(self, values: dict[str, Tensor]) -> None:
-        """Do what :meth:`record` and :meth:`observe` would have done outside of the graph that returned this."""
-        values = dict(values)
-        if "observed_mean" in values:
-            self.observe((values.pop("observed_mean"), values.pop("observed_variance")))
-        self.record(**values)
 
     def reset(self) -> None:
         """Forget what was learned or recorded from earlier batches."""
@@ -167,8 +155,6 @@ class AdaptiveNorm(StandIn):
         mean, variance = moments = instance_moments(wide)
         if not torch.compiler.is_compiling():
             self.observe(moments)
-        elif self.observers:
-            self.record(observed_mean=mean, observed_variance=variance)
         more = (wide,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
         # With the original statistics, take the original's own path, so that results are equal to the bit.
