@@ -207,7 +207,7 @@ def test_bash_completes_commands_flags_and_methods(capsys, tmp_path):
     commands, flags, methods = shell.stdout.splitlines()
     assert commands.split() == ["serve"]
     assert flags.split() == ["--batch-size"]
-    assert methods.split() == ["find-star", "find-soft"]
+    assert methods.split() == ["find-star", "find-soft", "find-domains"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"]])

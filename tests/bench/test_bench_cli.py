@@ -83,7 +83,7 @@ def test_presets_are_listed(capsys):
     assert main(["bench", "--list"]) == 0
     output = capsys.readouterr().out
     assert "quick" in output
-    assert "84" in output  # runs of the preset 'methods'
+    assert "88" in output  # runs of the preset 'methods'
 
 
 def test_a_dry_run_computes_nothing(capsys, runs):
