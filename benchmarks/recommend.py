@@ -2,7 +2,7 @@
 
 Give the clean test images of a dataset and the weights of models trained on it, as for ``beyond_find.py``. Methods
 predict every stream; labels only serve to judge the recommendation. The weights of the evidence were fitted
-(``--fit``) with ResNet-20s and on the first images; what is reported comes from other models and images::
+(``--fit``) with ResNet-20s and a ResNet-26, on the first images; a test needs other models and images::
 
     python benchmarks/recommend.py --data cifar10_test.npz --model resnet56=cifar10_resnet56.pt --first 5000
 

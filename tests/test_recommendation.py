@@ -1,6 +1,5 @@
 """Recommending a method: from batches, and on the command line."""
 
-import copy
 import dataclasses
 import json
 
@@ -16,10 +15,7 @@ from findtta.cli.main import main
 from findtta.data import load
 from findtta.errors import InputError, OptionError, UnknownNameError, UnsupportedModelError
 from findtta.estimates import Evidence
-from findtta.images import to_input
-from findtta.models import load as load_model
 from findtta.recommendation import JUDGES, MARGIN, Candidate, Collected, Recommendation, Traffic, judge
-from findtta.streams import make
 from nets import assert_same_snapshot, images, randn, snapshot, tiny
 
 FEW = ("tbn", "find", "find:alpha=0.9", "find-soft")
@@ -250,32 +246,3 @@ def test_arrays_of_another_shape_are_refused(tmp_path, capsys):
         "must be uint8 of shape (images, height, width, 3), got uint8 of shape (8, 32, 32)"
         in capsys.readouterr().err
     )
-
-
-# --- whether it is right
-
-
-def accuracy(model: nn.Module, method: str, options: dict, given: list) -> float:
-    adapted = findtta.adapt(model, method, **options)
-    return float(np.mean([np.mean(adapted(inputs).argmax(1).numpy() == labels) for inputs, labels in given]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["crossmix", "static", "label-sorted", "clean"])
-def test_what_is_recommended_for_shapes_is_close_to_the_best(scenario):
-    model = load_model("shapes-resnet26")
-    domains = ["clean"] if scenario == "clean" else ["gaussian_noise", "contrast", "fog", "motion_blur"]
-    data = load("shapes", count=9000).pick(
-        [f"{name}@5" if name != "clean" else name for name in domains], limit=128
-    )
-    stream = make("static" if scenario == "clean" else scenario, data, batch_size=32, seed=0)
-    given = [data.batch(batch.domain_ids, batch.rows) for batch in stream]
-    given = [(to_input(pixels, "cpu"), np.asarray(labels)) for pixels, labels in given]
-    untouched = copy.deepcopy(model.state_dict())
-    found = findtta.recommend(model, [inputs for inputs, _ in given])
-    assert all(torch.equal(value, untouched[name]) for name, value in model.state_dict().items())
-    true = {c.name: accuracy(model, c.method, dict(c.options), given) for c in found.candidates}
-    assert true[found.best.name] >= true["source"] - 0.005
-    assert true[found.best.name] >= max(true.values()) - 0.05
-    if scenario == "clean":
-        assert found.best.name == "source"

@@ -16,7 +16,7 @@ Floats = NDArray[np.floating]
 Counts = Sequence[int] | NDArray[np.integer]
 
 #: By how much a method is more accurate than another for each unit by which its evidence is higher; fitted, as the
-#: number below, on streams that no reported result comes from (benchmarks/recommend.py --fit).
+#: number below, on the streams that docs/recommend.md names (benchmarks/recommend.py --fit).
 WEIGHTS: Mapping[str, float] = {
     "stability": 0.4,
     "spread": 0.85,
