@@ -183,7 +183,8 @@ def test_the_command_trains_and_refuses_to_overwrite(tmp_path, capsys):
         "--images-per-epoch",
         "32",
     ]
-    assert main([*command, "--batch-size", "16", "--threads", "1", "--test-images", "50"]) == 0
+    few = ["--test-images", "50", "--corrupted-images", "4"]
+    assert main([*command, *few, "--batch-size", "16", "--threads", "1"]) == 0
     assert "clean test images" in capsys.readouterr().out
     assert load("resnet20", weights=out).card.clean_images == 50
     assert main(command) == 2
