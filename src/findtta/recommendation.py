@@ -19,7 +19,7 @@ from findtta.algorithms.base import Adapted, require_logits
 from findtta.algorithms.find_soft import FINDSoftOptions
 from findtta.api import adapt
 from findtta.errors import InputError, OptionError
-from findtta.estimates import Evidence
+from findtta.estimates import FEWEST_IMAGES, Evidence
 from findtta.functional.soft import drift_threshold
 from findtta.options import parse_assignments
 from findtta.predictor import Recorder
@@ -32,8 +32,6 @@ JUDGES = ("tbn", "alpha-bn:alpha=0.6", "iabn", "instance", "find", "find-soft")
 #: What may be recommended unless told otherwise: methods that keep no state and need no gradients, and FIND's
 #: blends with more weight of the source.
 CANDIDATES = (SOURCE, *JUDGES, "instance:alpha=0.9", "find:alpha=0.9", "find:alpha=0.95")
-#: Fewer images say too little: the evidence of a hundred has a standard error of some points.
-FEWEST_IMAGES = 100
 #: By how many points another method must be estimated better before it is preferred to the unadapted model.
 MARGIN = 1.0
 
@@ -385,5 +383,4 @@ def weigh(collected: Collected) -> tuple[dict[str, Evidence], float]:
         others = [predictions[judge][0] for judge in JUDGES if collected.methods[judge][0] != method]
         images, mirrored = predictions[name]
         evidence[name] = estimates.collect_evidence(images, mirrored, others, sizes)
-    logarithms = np.log(np.maximum(collected.drift, np.finfo(np.float64).tiny))
-    return evidence, max(0.0, estimates.between_batches(logarithms, sizes))
+    return evidence, estimates.drift_between(collected.drift, sizes)

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import math
 import re
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from findtta.data.shapes import draw
 from findtta.errors import FindTTAError, InputError, OptionError
+from findtta.estimates import estimate_gain
 from findtta.predictor import Predictions
 from findtta.serve import Settings
 from findtta.serve.alert import COUNT, DriftAlert, calibrate, read_clean_images, require_clean_images
@@ -168,6 +170,43 @@ def test_the_shadow_tells_how_much_the_methods_differ(replica):
     gaps = confidence.reshape(2, 16).mean(1) - other.probabilities.max(1).reshape(2, 16).mean(1)
     expected = gaps[0] + 0.05 * (gaps[1] - gaps[0])
     assert metrics["findtta_shadow_confidence_gap",] == pytest.approx(expected, abs=1e-5)
+
+
+def estimated_gain(replica, shadow: str, images) -> float:
+    """Serve images in batches of 64 beside a shadow that predicts all of them, and return the estimate."""
+
+    async def use(frontend):
+        for batch in np.split(images, range(64, len(images), 64)):
+            await predict(frontend, batch, {})
+            while frontend._shadow._task is None or not frontend._shadow._task.done():
+                await asyncio.sleep(0.02)
+        return await values(frontend)
+
+    settings = Settings(shadow=shadow, share=1, clean_images="none", max_images=64)
+    metrics = with_frontend(use, settings, replica)
+    assert metrics["findtta_shadow_images_total",] == len(images)
+    return metrics["findtta_shadow_estimated_gain",]
+
+
+def test_the_shadow_says_which_method_is_more_accurate(replica):
+    images = corrupt_each(CLEAN[:112], "mixed", 5, 0)[0]
+    pairs = []
+    for choice in (None, Choice("source")):
+        both = [
+            [replica(np.ascontiguousarray(batch), choice).probabilities for batch in np.split(pixels, [64])]
+            for pixels in (images, images[:, :, ::-1])
+        ]
+        pairs.append([np.concatenate(batches) for batches in both])
+    drift = np.concatenate([replica(batch).drift for batch in np.split(images, [64])])
+    found = estimated_gain(replica, "source", images)
+    assert found == pytest.approx(100 * estimate_gain(*pairs, drift, (64, 48)), abs=1e-3)
+    assert abs(found) > 0.1
+
+
+def test_nothing_is_estimated_from_few_images_or_if_a_method_would_remember_mirror_images(replica):
+    images = corrupt_each(CLEAN[:112], "mixed", 5, 0)[0]
+    assert math.isnan(estimated_gain(replica, "source", images[:90]))
+    assert math.isnan(estimated_gain(replica, "find-star", images))
 
 
 def test_a_shadow_that_cannot_be_served_is_refused_at_the_start():

@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import findtta
 from findtta.images import Pixels, Preprocessing
+from findtta.registry import load_method
 from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
@@ -46,7 +47,7 @@ from findtta.serve.requests import (
     receive,
 )
 from findtta.serve.settings import Choice, Settings
-from findtta.serve.shadow import Shadow
+from findtta.serve.shadow import Predict, Shadow
 from findtta.serve.switching import method_routes
 from findtta.serve.telemetry import Telemetry
 
@@ -109,6 +110,7 @@ class Frontend:
         if shadow := self.settings.shadow_choice:
             predict = partial(self.engine.predict, choice=shadow, once=True)
             self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
+            self._shadow.follow(self._predict_again())
         self.overview = Overview(self.settings, self._side(), lambda: not (self._active or self._draining))
         self.app = self._build()
 
@@ -128,6 +130,15 @@ class Frontend:
         _log.warning("the served method is now %s with %s", description.method, description.options)
         self.watch()
         self.overview.follow(self._side())
+        if self._shadow is not None:
+            self._shadow.follow(self._predict_again())
+
+    def _predict_again(self) -> Predict | None:
+        """Return what predicts images under the served method; None if that or the shadow would remember them."""
+        shadow = self.settings.shadow_choice
+        if self.description.stateful or (shadow is not None and load_method(shadow.method).stateful):
+            return None
+        return partial(self.engine.predict, choice=self._choice, once=True)
 
     def _side(self) -> SideBySide:
         return SideBySide(self._choice or self.settings.choice, self.description, self.engine)

@@ -2,16 +2,24 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 
+import numpy as np
+
+from findtta import estimates
 from findtta.images import Pixels
 from findtta.predictor import Predictions
 from findtta.serve.telemetry import Telemetry
 
 #: Failures in a row after which it is given up: a batch that kills replicas would cost clients time.
 _MOST_FAILURES = 3
+#: The number of compared batches that the estimate of the gain is made from.
+_WINDOW = 16
 
 _log = logging.getLogger(__name__)
+
+Predict = Callable[[Pixels], Awaitable[Predictions]]
 
 
 class Shadow:
@@ -26,12 +34,15 @@ class Shadow:
 
     def __init__(
         self,
-        predict: Callable[[Pixels], Awaitable[Predictions]],
+        predict: Predict,
         share: float,
         is_idle: Callable[[], bool],
         telemetry: Telemetry,
     ) -> None:
         self._predict, self._share, self._is_idle, self._telemetry = predict, share, is_idle, telemetry
+        self._predict_served: Predict | None = None
+        # Of each batch: the images and their mirror images under the served method, and both under the shadow.
+        self._compared: deque[tuple[Predictions, ...]] = deque(maxlen=_WINDOW)
         self._due = 0.0
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -49,6 +60,15 @@ class Shadow:
         else:
             self._telemetry.skip_shadow()
 
+    def follow(self, predict_served: Predict | None) -> None:
+        """Say from now on which method is more accurate, by the evidence of ``findtta recommend``.
+
+        For that, both methods also predict mirror images, the served one by ``predict_served``. That is None if
+        one of them would remember the images; then nothing is said.
+        """
+        self._predict_served = predict_served
+        self._compared.clear()
+
     def stop(self) -> None:
         """Compare nothing more."""
         self._failures = _MOST_FAILURES
@@ -61,10 +81,36 @@ class Shadow:
             self._telemetry.skip_shadow()
             return
         try:
-            self._telemetry.count_shadow(served, await self._predict(images))
+            shadow = await self._predict(images)
+            self._telemetry.count_shadow(served, shadow)
+            await self._estimate(images, served, shadow)
             self._failures = 0
         except Exception as error:
             self._failures += 1
             end = "; it is not run again" if self._failures == _MOST_FAILURES else ""
             _log.warning("the shadow method failed on a batch%s: %s: %s", end, type(error).__name__, error)
             self._telemetry.skip_shadow("failed")
+
+    async def _estimate(self, images: Pixels, served: Predictions, shadow: Predictions) -> None:
+        """Tell which method is more accurate by the evidence of the last batches."""
+        predict_served = self._predict_served
+        if predict_served is None:
+            return
+        mirrored, found = np.ascontiguousarray(images[:, :, ::-1]), list[Predictions]()
+        for predict in (predict_served, self._predict):
+            if not self._is_idle():  # a request that came meanwhile goes first
+                return
+            found.append(await predict(mirrored))
+        if predict_served is not self._predict_served:  # the method was switched meanwhile
+            return
+        self._compared.append((served, found[0], shadow, found[1]))
+        sizes = [len(batch[0].probabilities) for batch in self._compared]
+        if sum(sizes) < estimates.FEWEST_IMAGES:
+            return
+        own, own_mirrored, other, other_mirrored = (
+            np.concatenate([batch[number].probabilities for batch in self._compared]) for number in range(4)
+        )
+        drift = np.concatenate([batch[0].drift for batch in self._compared])
+        known = drift[:, np.isfinite(drift).all(0)]
+        gain = estimates.estimate_gain((own, own_mirrored), (other, other_mirrored), known, sizes)
+        self._telemetry.shadow_gain.set(100 * gain)

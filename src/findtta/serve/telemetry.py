@@ -77,11 +77,13 @@ class Telemetry:
         self._shadow_disagreements = counter("findtta_shadow_disagreements", about)
         about = "Mean confidence of the served method minus that of the shadow, moving mean over batches."
         self._shadow_gap = gauge("findtta_shadow_confidence_gap", about)
+        about = "Points of accuracy that the served method is estimated above the shadow, over the last batches."
+        self.shadow_gain = gauge("findtta_shadow_estimated_gain", about)
         self.drift = gauge("findtta_drift", "Drift of the images, mean over layers; moving mean over images.")
         self.drift_level = gauge("findtta_drift_level", "Drift beyond what clean images have; NaN if unknown.")
         self.drift_alert = gauge("findtta_drift_alert", "Whether the drift is above its level (1) or not (0).")
         if kinds is None:  # elsewhere there is neither shadow nor alert
-            for unknown in (self._shadow_gap, self.drift, self.drift_level):
+            for unknown in (self._shadow_gap, self.shadow_gain, self.drift, self.drift_level):
                 unknown.set(math.nan)
             for result in ("compared", "skipped", "failed"):
                 self._shadow_batches.labels(result)
@@ -99,7 +101,7 @@ class Telemetry:
         for gauge in (self._layer_groups, self._layer_drift):
             gauge.clear()
         self._means.clear()
-        for unknown in (self._shadow_gap, self.drift):
+        for unknown in (self._shadow_gap, self.shadow_gain, self.drift):
             unknown.set(math.nan)
 
     def count_request(
