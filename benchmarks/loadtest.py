@@ -259,7 +259,7 @@ async def drive(options: LoadOptions, progress: Callable[[Tally], object] = lamb
             beside.append(asyncio.create_task(kill_replicas(options, driver.tally.killed)))
         start = time.perf_counter()
         try:
-            with suppress(TimeoutError):  # what is not done by then is lost or unsent
+            with suppress(TimeoutError):  # what is not done by then is open or unsent
                 async with asyncio.timeout(options.seconds):
                     await driver.send_all(session)
         finally:
@@ -339,15 +339,14 @@ def replicas(pid: int | None) -> list[psutil.Process]:
 
 
 def summary(options: LoadOptions, tally: Tally, seconds: float, troubles: list[str]) -> dict[str, Any]:
-    """Return everything that a test found, as plain values; requests that are still open count as lost."""
+    """Return everything that a test found, as plain values; open are requests that the limit of time cut off."""
     counts = {fate: tally.fates[fate] for fate in ("right", "refused", *FAULTS)}
-    counts["lost"] += tally.begun - sum(counts.values())
-    counts |= {"unsent": options.requests - tally.begun}
+    counts |= {"open": tally.begun - sum(counts.values()), "unsent": options.requests - tally.begun}
     memory = [sample for sample in tally.memory if sample[1]]
     tenth = max(len(memory) // 10, 1)
     ends = {"first": memory[:tenth], "last": memory[-tenth:]} if memory else {}
     return {
-        "passed": not troubles and not any(counts[name] for name in (*FAULTS, "unsent")),
+        "passed": not troubles and not any(counts[name] for name in (*FAULTS, "open", "unsent")),
         "settings": {name: value for name, value in vars(options).items() if name != "api_key"},
         "seconds": seconds,
         "counts": counts | {name: tally.fates[name] for name in ("recovered", "deferred")},
@@ -398,7 +397,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Test, and print what was found; 0 only if no request was lost, swapped, unexpected or left unsent."""
+    """Test, and print what was found; 0 only if no request was lost, swapped, unexpected, open or unsent."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_flags(parser, LoadOptions)
     parser.add_argument(

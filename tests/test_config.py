@@ -5,12 +5,14 @@ import dataclasses
 import importlib
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import get_type_hints
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 from findtta import export
@@ -20,6 +22,7 @@ from findtta.cli.config import LIMITS, ModelFile, read_config
 from findtta.cli.flags import given
 from findtta.cli.main import main
 from findtta.data.shapes import Shapes
+from findtta.errors import InputError, MissingExtraError
 from findtta.models import build, load, preprocessing_of
 from findtta.models.weights import write_weights
 from findtta.predictor import PredictorSettings
@@ -99,6 +102,38 @@ def test_serve_takes_the_file_and_flags_win(folder):
     predictor = settings_of(parsed("serve", "--config", file, *flags)).predictor()
     assert (predictor.preprocess.resize, predictor.card.mean) == (32, (0.5, 0.5, 0.5))
     assert "given --crop, --normalization; from model.toml" in predictor.input
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "yml"])
+def test_the_same_in_yaml_is_read_the_same(folder, suffix):
+    file = folder / f"model.{suffix}"
+    file.write_text(yaml.safe_dump(tomllib.loads(CONFIG)))
+    expected = read_config(folder / "model.toml")
+    expected["card"]["source"] = file.name
+    assert read_config(file) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- a list", "at its top there must be names with values"),
+        ("1: a number", "at its top there must be names with values"),
+        ("", "at its top there must be names with values"),
+        ("model: [", "must be YAML in UTF-8: while parsing"),
+        ("model: !!python/object:os.system x", "could not determine a constructor"),
+    ],
+)
+def test_what_is_wrong_with_yaml_is_said(tmp_path, text, reason):
+    (tmp_path / "model.yaml").write_text(text)
+    with pytest.raises(InputError, match=re.escape(reason)):
+        read_config(tmp_path / "model.yaml")
+
+
+def test_without_its_extra_yaml_is_refused(folder, monkeypatch):
+    (folder / "model.yaml").write_text("model: resnet26")
+    monkeypatch.setattr("findtta._extras.installed", lambda module: module != "yaml")
+    with pytest.raises(MissingExtraError, match=r"a file in YAML needs the 'yaml' extra: pip install"):
+        read_config(folder / "model.yaml")
 
 
 def test_predict_takes_the_file_and_flags_win(folder, tmp_path, capsys):

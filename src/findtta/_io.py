@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,34 @@ def remove_unfinished(folder: Path, older_than_s: float = -math.inf) -> None:
 
 def read_toml(path: Path, name: str = "file") -> dict[str, Any]:
     """Read a TOML file; if that is not possible, an ``InputError`` that begins with ``name`` says why."""
+    return _parsed(path, name, "TOML", tomllib.loads)
+
+
+def read_toml_or_yaml(path: Path, name: str = "file") -> dict[str, Any]:
+    """Read a file as its suffix says: YAML if it is ``.yaml`` or ``.yml``, otherwise TOML; see ``read_toml``."""
+    if path.suffix not in (".yaml", ".yml"):
+        return read_toml(path, name)
+    yaml = require("yaml", "yaml", "a file in YAML")
+
+    def parse(text: str) -> dict[str, Any]:
+        try:
+            document = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(" ".join(str(error).split())) from error
+        if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+            raise ValueError("at its top there must be names with values")
+        return document
+
+    return _parsed(path, name, "YAML", parse)
+
+
+def _parsed(path: Path, name: str, kind: str, parse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return parse(path.read_bytes().decode())
     except OSError as error:
         raise InputError(f"{name}: {str(path)!r} cannot be read ({error.strerror or error}).") from error
     except ValueError as error:
-        raise InputError(f"{name}: {str(path)!r} must be TOML in UTF-8: {error}.") from error
+        raise InputError(f"{name}: {str(path)!r} must be {kind} in UTF-8: {error}.") from error
 
 
 def write_parquet(path: Path, schema: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -207,9 +207,9 @@ def test_a_full_queue_is_not_a_loss_and_retry_after_is_honoured():
     assert found["passed"]
 
 
-def test_the_whole_test_ends_in_time_and_tells_lost_from_unsent():
+def test_the_whole_test_ends_in_time_and_tells_open_from_lost_and_unsent():
     found = load(Stub(_sleep), requests=10, concurrency=3, limit=0.5)
-    assert counts(found) == {"lost": 3, "unsent": 7}
+    assert counts(found) == {"open": 3, "unsent": 7}
     assert not found["passed"]
 
 

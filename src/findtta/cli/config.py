@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from findtta._io import read_toml
+from findtta._io import read_toml_or_yaml
 from findtta.data.metadata import class_list
 from findtta.errors import FindTTAError, OptionError
 from findtta.images import NORMALIZATION, Crop, Interpolation, find_normalization
@@ -80,7 +80,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     What it says about the model is under ``card``, limits are among the rest. Paths in it are relative to it.
     """
-    document = read_toml(path, "config")
+    document = read_toml_or_yaml(path, "config")
     try:
         file = make_options("the file", ModelFile, {k: located(k, v, path.parent) for k, v in document.items()})
         card = file.card()
