@@ -1,4 +1,5 @@
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -298,6 +299,32 @@ def test_inputs_that_are_read_twice_equal_the_reference(net):
 )
 def test_only_sole_readers_of_fresh_tensors_may_overwrite(net, expected):
     assert {name for name, layer in find(filled(net())).layers() if layer.sole_reader} == expected
+
+
+def test_a_model_is_traced_without_a_trace_of_it_in_other_threads():
+    other, batch = tiny(), images(2)
+    expected, outputs = other(batch), []
+
+    class RunsAnother(nn.Sequential):
+        def forward(self, x):
+            with ThreadPoolExecutor(1) as pool:
+                outputs.append(pool.submit(other, batch).result())
+            return super().forward(x)
+
+    adapted = find(filled(RunsAnother(conv(3, 6), nn.BatchNorm2d(6))))
+    assert all(layer.sole_reader for _, layer in adapted.layers())
+    assert outputs
+    assert all(same_bits(output, expected) for output in outputs)
+
+
+def test_hooks_see_no_placeholder_of_the_trace():
+    model, seen = filled(nn.Sequential(conv(3, 6), nn.BatchNorm2d(6))), []
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output))
+    model[1].register_forward_pre_hook(lambda module, inputs: seen.extend(inputs))
+    find(model)
+    assert not seen
+    model(images(2))
+    assert len(seen) == 2
 
 
 def test_no_layer_may_overwrite_when_reuse_is_off():

@@ -8,8 +8,10 @@ symbolic trace of the model proves it; a model that cannot be traced simply does
 import copy
 import gc
 import inspect
+import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ PRODUCING_MODULES = (
     nn.Linear,
 )
 PRODUCING_FUNCTIONS = (F.conv1d, F.conv2d, F.conv3d, F.linear, torch.conv1d, torch.conv2d, torch.conv3d)
+#: One trace at a time: garbage collection and the filters of warnings belong to the whole process.
+_TRACING = threading.Lock()
 
 
 def find_sole_readers(model: nn.Module) -> set[str]:
@@ -42,22 +46,23 @@ def find_sole_readers(model: nn.Module) -> set[str]:
     if arguments is None:
         return set()
     tracer = _Tracer()
-    collecting = gc.isenabled()
-    gc.disable()  # so that what the trace leaves behind is still young, and quickly collected
-    try:
-        # A trace runs the model's own code on placeholders, which it may cache: trace a copy, with
-        # the parameters shared.
-        shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-        skeleton = copy.deepcopy(model, shared)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            graph = tracer.trace(skeleton, arguments)
-        kept = tracer.nodes_still_held()
-    except Exception:  # any failure to trace means no proof, and nothing to reuse
-        return set()
-    finally:
-        if collecting:
-            gc.enable()
+    with _TRACING:
+        collecting = gc.isenabled()
+        gc.disable()  # so that what the trace leaves behind is still young, and quickly collected
+        try:
+            # A trace changes modules, and runs the model's own code on placeholders, which it may
+            # cache: trace a copy, with the parameters shared.
+            shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+            skeleton = copy.deepcopy(model, shared)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                graph = tracer.trace(skeleton, arguments)
+            kept = tracer.nodes_still_held()
+        except Exception:  # any failure to trace means no proof, and nothing to reuse
+            return set()
+        finally:
+            if collecting:
+                gc.enable()
     modules = dict(model.named_modules())
     sole: set[str] = set()
     shared_inputs: set[str] = set()
@@ -87,6 +92,30 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.proxies: list[weakref.ref[fx.Proxy]] = []
+
+    def trace(self, root: nn.Module, concrete_args: dict[str, Any]) -> fx.Graph:  # type: ignore[override]
+        """Trace a model whose modules are changed for it.
+
+        The method of the base class changes ``nn.Module`` instead, also under threads that run other models.
+        """
+        self.root, self.graph, self.tensor_attrs = root, fx.Graph(), {}
+        self.submodule_paths = {module: name for name, module in root.named_modules()}
+        function, arguments = self.create_args_for_root(type(root).forward, True, concrete_args)
+        for module, path in self.submodule_paths.items():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    place = f"{path}.{name}" if path else name
+                    module._parameters[name] = self.create_proxy("get_attr", place, (), {})  # type: ignore[assignment]
+            if self.is_leaf_module(module, path):  # hooks would see placeholders
+                module._forward_pre_hooks.clear()
+                module._forward_hooks.clear()
+            if module is not root:
+                module.forward = self._traced(module, module.forward)
+        self.create_node("output", "output", (self.create_arg(function(*arguments)),), {})
+        return self.graph
+
+    def _traced(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.call_module(module, forward, args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = _TensorProxy(node, self)
