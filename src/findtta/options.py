@@ -243,6 +243,6 @@ def make_options(owner: str, kind: type[OptionsT], given: Mapping[str, Any]) -> 
                 f"  {field.name} (default {_default(field)!r}): {field.metadata.get('meaning', '')}"
                 for field in known.values()
             ]
-            listed = " Its options are:\n" + "\n".join(lines) if lines else " It has no options."
+            listed = "\nIts options are:\n" + "\n".join(lines) if lines else " It has no options."
             raise UnknownNameError(f"{owner} has no option {name!r}.{close_matches(str(name), known)}{listed}")
     return kind(**given)

@@ -47,7 +47,7 @@ def add_flags(parser: Parser, settings: type, only: Collection[str] | None = Non
 
 def add_config(parser: Parser) -> None:
     """Declare ``--config``, whose file :func:`given` reads."""
-    meaning = "TOML or YAML file with the model, its input, the method and limits (docs/models.md); flags win over it"
+    meaning = "TOML or YAML file with model, input, method and limits (docs/models.md); flags win over it"
     parser.add_argument("--config", type=Path, metavar="FILE", help=meaning)
 
 

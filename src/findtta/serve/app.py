@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
@@ -100,7 +101,7 @@ class Frontend:
             workers=self.settings.most_replicas,
         )
         # Few at a time bound the memory of decoded images.
-        self._decoders = asyncio.Semaphore(min(4, os.cpu_count() or 1))
+        self._decoders = ThreadPoolExecutor(min(4, os.cpu_count() or 1))
         self._pending_bytes = 0
         self._active = 0
         self._draining = False
@@ -252,8 +253,9 @@ class Frontend:
         try:
             async with reading(self.settings.timeout_s):
                 content = await receive(request.headers, counted(), self.settings.most_images)
-            async with self._decoders:
-                return await run_in_threadpool(read, content, self.settings, self.description.preprocessing)
+            loop = asyncio.get_running_loop()
+            arguments = (content, self.settings, self.description.preprocessing)
+            return await loop.run_in_executor(self._decoders, read, *arguments)
         finally:
             self._pending_bytes -= held
 

@@ -148,7 +148,10 @@ class Replica:
             raise OptionError(f"num_classes: the model has {classes} classes, not {len(first.labels)}.")
         self.description = Description.of(settings, self._predictor)
         if settings.shadow_choice is not None:
-            self._chosen(settings.shadow_choice)
+            try:
+                self._chosen(settings.shadow_choice)
+            except FindTTAError as error:
+                raise type(error)(f"shadow: {error}") from error
 
     def __call__(self, images: Pixels, choice: Choice | None = None) -> Predictions:
         """Predict one batch; raises ``OptionError`` if the method of a choice cannot be served.

@@ -25,6 +25,8 @@ from findtta.serve.telemetry import Kinds, Telemetry
 
 #: Seconds that finished responses may take to leave.
 _LAST_RESPONSES_S = 5
+#: Seconds after which a thread that computes lets another one run; Python's own 5 ms are long beside a batch.
+_SWITCH_S = 0.0005
 
 
 def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready: OnReady) -> bool:
@@ -46,6 +48,8 @@ def run(settings: Settings, listener: socket.socket, backend: Backend, on_ready:
         await server.serve([listener])
         return not server.force_exit
 
+    # A replica waits for its next batch until a thread that has read its predictions may run.
+    sys.setswitchinterval(_SWITCH_S)
     loop = asyncio.Runner(loop_factory=auto_loop_factory())  # uvloop, where there is one
     with access_log_of(settings.access_log) as access_log, loop:
         return loop.run(main(access_log))
