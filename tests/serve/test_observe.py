@@ -210,7 +210,7 @@ def test_nothing_is_estimated_from_few_images_or_if_a_method_would_remember_mirr
 
 
 def test_a_shadow_that_cannot_be_served_is_refused_at_the_start():
-    with pytest.raises(OptionError, match="shadow: method .tent. learns from every batch"):
+    with pytest.raises(OptionError, match="shadow: method 'tent' learns from every batch"):
         Replica(Settings(shadow="tent"))
     with pytest.raises(FindTTAError, match="no option 'beta'"):
         Replica(Settings(shadow="find", shadow_options={"beta": 1}))
