@@ -233,10 +233,10 @@ def test_reports_and_observers_see_the_same(method):
     def reported():
         seen.clear()
         adapted(images(9))
-        return [(layer.groups, layer.score and round(layer.score, 5)) for layer in adapted.report()], list(seen)
+        return [(layer.groups, layer.score) for layer in adapted.report()], list(seen)
 
     (report, moments), (want_report, want_moments) = both(reported)
-    assert report == want_report
+    assert report == [(groups, score and pytest.approx(score, rel=1e-5)) for groups, score in want_report]
     assert len(moments) == 4
     for pair, want in zip(moments, want_moments, strict=True):
         assert all(close(a, b, 2e-6) for a, b in zip(pair, want, strict=True))
@@ -294,7 +294,7 @@ def test_other_tensors_are_left_to_torch(unfit, forbidden):
     tensor = unfit(randn(4, 4, 4, 4))
     assert native.instance_moments(tensor) is None
     source = (torch.zeros(4), torch.ones(4), None, None, 1e-5)
-    assert native.find(tensor, source, 0.8, 1e-12, False, False) is None
+    assert not native.takes(tensor) or native.find(tensor, source, 0.8, 1e-12, False, False) is None
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class AdaptiveNorm(StandIn):
         """Do all that the layer does by one compiled function (:mod:`findtta.functional.native`).
 
         Args:
-            features: Feature map.
+            features: Feature map that the compiled functions take.
             overwrite: Whether the result may be written over it.
 
         Returns:
@@ -146,7 +146,7 @@ class AdaptiveNorm(StandIn):
         if torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 return self._normalize(features, overwrite)
-        if (normalized := self.in_one_call(features, overwrite)) is not None:
+        if native.takes(features) and (normalized := self.in_one_call(features, overwrite)) is not None:
             return normalized
         self.record()
         if features.shape[0] == 0:
