@@ -293,8 +293,8 @@ def forbidden(monkeypatch):
 def test_other_tensors_are_left_to_torch(unfit, forbidden):
     tensor = unfit(randn(4, 4, 4, 4))
     assert native.instance_moments(tensor) is None
-    source = (torch.zeros(4), torch.ones(4), None, None, 1e-5)
-    assert not native.takes(tensor) or native.find(tensor, source, 0.8, 1e-12, False, False) is None
+    rows = (torch.zeros(4), torch.ones(4), None, None)
+    assert not native.takes(tensor) or native.find(native.Layer(1e-5), tensor, rows, 0.8, 1e-12) is None
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_other_vectors_are_left_to_torch(vector, forbidden):
     features, good = randn(2, 4, 3, 3), torch.ones(4)
     for place in range(4):
         vectors = [vector if index == place else good for index in range(4)]
-        assert native.find(features, (*vectors, 1e-5), 0.8, 1e-12, False, False) is None
+        assert native.find(native.Layer(1e-5), features, vectors, 0.8, 1e-12) is None
     assert native.normalize(features, good, good, vector, good, 1e-5, False) is None
     assert native.normalize(features, vector, good, good, good, 1e-5, False) is None
 

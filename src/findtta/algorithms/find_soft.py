@@ -126,9 +126,10 @@ class SoftNorm(AdaptiveNorm):
         self.numbers = (*numbers, *(float(getattr(soft, name)) for name in native.SOFT_CONSTANTS))
 
     def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
-        if type(self) is not SoftNorm or self.options.alpha == 1 or self.call.carried is None:
+        carried = self.call.carried
+        if type(self) is not SoftNorm or self.options.alpha == 1 or carried is None:
             return None
-        evidence: Evidence = self.call.carried.setdefault("evidence", Evidence())
+        evidence: Evidence = carried.get("evidence") or carried.setdefault("evidence", Evidence())
         layers, total, share_sum = evidence.layers + 1, evidence.total, evidence.share_sum
         if total is None:
             total = torch.zeros(len(features))
@@ -138,8 +139,9 @@ class SoftNorm(AdaptiveNorm):
             share_sum = torch.zeros(())
         stage = evidence.stage(layers / self.layers) if self.options.guard else 0
         result = native.find_soft(
+            self.native,
             features,
-            self.source_tensors(),
+            self.source_rows(),
             self.numbers,
             stage,
             layers,

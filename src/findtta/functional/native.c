@@ -697,15 +697,15 @@ the share is held against their mean. `total` is the drift summed over the layer
 `layers`, and is added to, as are the shares. */
 typedef struct {
     Layer layer;
-    const SoftOptions *options;
     float *drifts, *total, *share_sum;
     long depth, layers, shares;
     float log_threshold;
+    SoftOptions options;
 } FindSoft;
 
 int find_soft(const FindSoft *call) {
     const Layer *layer = &call->layer;
-    const SoftOptions *options = call->options;
+    const SoftOptions *options = &call->options;
     Map map = layer->map;
     long batch = map.batch, channels = map.channels, threads = layer->threads, size = batch * channels;
     long width = BLOCKS(2 * channels, PANEL) * PANEL, padded = BLOCKS(batch, PANEL) * PANEL;

@@ -10,7 +10,6 @@ dtypes, in graphs and where gradients are recorded, PyTorch's operations compute
 """
 
 import ctypes
-import functools
 import hashlib
 import os
 import platform
@@ -36,6 +35,17 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno")
 PATIENCE_S = 120.0  # for the compiler, which takes about a second
 
+#: Constants of soft.py that native.c is given, in its order.
+SOFT_CONSTANTS = (
+    "LEAST_SIMILARITY",
+    "NO_DRIFT",
+    "LEAST_DRIFT",
+    "LATE_TRUST",
+    "ALLOWED_SHARE",
+    "CHANCE_SHARE",
+    "GUARD_SHARPNESS",
+)
+
 # What a function is given: one structure, packed here, since ctypes converts single arguments slowly.
 _MAP = "PPllll"  # input, output, samples, channels, positions, whether channels are last
 _LAYER = _MAP + "PPPPPlf"  # source mean and variance, weight, bias, moments, threads, eps
@@ -47,23 +57,12 @@ ARGUMENTS = {
         "partition": "PlllPf",
         "group_moments": "PPlllPPP",
         "find": _LAYER + "Pff",
-        "find_soft": _LAYER + "PPPPlllf",
+        "find_soft": _LAYER + "PPPlllf" + "f" * (4 + len(SOFT_CONSTANTS)),
     }.items()
 }
 
-#: Source mean and variance, weight and bias of a layer, and eps.
-Layer = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, float]
-
-#: Constants of soft.py that native.c is given, in its order.
-SOFT_CONSTANTS = (
-    "LEAST_SIMILARITY",
-    "NO_DRIFT",
-    "LEAST_DRIFT",
-    "LATE_TRUST",
-    "ALLOWED_SHARE",
-    "CHANCE_SHARE",
-    "GUARD_SHARPNESS",
-)
+#: Source mean and variance, weight and bias of a layer.
+Rows = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 _lock = threading.Lock()
 _library: Any = None
@@ -197,15 +196,54 @@ def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tenso
     return results if _library.group_moments(arguments) else None
 
 
+class Layer:
+    """What the functions are given of a layer, whose vectors are looked at again only when they have moved.
+
+    Attributes:
+        eps: The layer's.
+    """
+
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+        self.checked: tuple[int, ...] = ()
+
+    def prepare(
+        self, features: Tensor, rows: Rows, overwrite: bool, moments_too: bool
+    ) -> tuple[Tensor, Tensor | None, tuple[Any, ...]] | None:
+        """Return tensors for the result and the moments, and what ``Layer`` of native.c lists; None if unfit."""
+        layout = _layout(features)
+        if layout is None:
+            return None
+        mean, variance, weight, bias = rows
+        key = (layout[1], _pointer(mean), _pointer(variance), _pointer(weight), _pointer(bias))
+        for row in rows:
+            if row is not None and row.dtype is not torch.float32:
+                return None
+        if key != self.checked:
+            if mean is None or variance is None or not all(_is_row(row, layout[1]) for row in rows):
+                return None
+            self.checked = key
+        result = features if overwrite else torch.empty_like(features)
+        moments = torch.empty((2, *layout[:2])) if moments_too else None
+        pointers = (features.data_ptr(), result.data_ptr(), *layout, *key[1:], _pointer(moments))
+        return result, moments, (*pointers, torch.get_num_threads(), self.eps)
+
+
 def find(
-    features: Tensor, layer: Layer, alpha: float, norm_floor: float, overwrite: bool, moments_too: bool
+    layer: Layer,
+    features: Tensor,
+    rows: Rows,
+    alpha: float,
+    norm_floor: float,
+    overwrite: bool = False,
+    moments_too: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """Normalise features that :func:`takes` as a layer of FIND does, or return None if that is not possible.
 
     Returns:
         The normalised map; labels, ``(B,)``; and if wanted, means and variances of the samples, ``(2, B, C)``.
     """
-    if (prepared := _prepare(features, layer, overwrite, moments_too)) is None:
+    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
         return None
     result, moments, arguments = prepared
     labels = torch.empty(len(features), dtype=torch.int64)
@@ -214,8 +252,9 @@ def find(
 
 
 def find_soft(
-    features: Tensor,
     layer: Layer,
+    features: Tensor,
+    rows: Rows,
     options: tuple[float, ...],
     depth: int,
     layers: int,
@@ -223,14 +262,15 @@ def find_soft(
     total: Tensor,
     share_sum: Tensor,
     shares: int,
-    overwrite: bool,
-    moments_too: bool,
+    overwrite: bool = False,
+    moments_too: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """Normalise features that :func:`takes` as a layer of find-soft does, or return None if that is not possible.
 
     Args:
+        layer: Of the layer, as the next two.
         features: Feature map.
-        layer: The tensors of the layer.
+        rows: Source mean and variance, weight and bias.
         options: What ``SoftOptions`` of native.c lists.
         depth: 0, 1 in the middle of the model, or 2 in its late layers.
         layers: The number of layers so far, this one included.
@@ -247,32 +287,13 @@ def find_soft(
     """
     if not (_is_row(total, len(features)) and share_sum.is_cpu and share_sum.dtype is torch.float32):
         return None
-    if (prepared := _prepare(features, layer, overwrite, moments_too)) is None:
+    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
         return None
     result, moments, arguments = prepared
     drift = torch.empty(len(features))
     tensors = (drift.data_ptr(), total.data_ptr(), share_sum.data_ptr())
-    arguments = (*arguments, ctypes.addressof(_floats(options)), *tensors, depth, layers, shares, log_threshold)
-    return (result, drift, moments) if _library.find_soft(ARGUMENTS["find_soft"].pack(*arguments)) else None
-
-
-@functools.lru_cache(maxsize=None)  # the functions are given its address
-def _floats(values: tuple[float, ...]) -> ctypes.Array[ctypes.c_float]:
-    return (ctypes.c_float * len(values))(*values)
-
-
-def _prepare(
-    features: Tensor, layer: Layer, overwrite: bool, moments_too: bool
-) -> tuple[Tensor, Tensor | None, tuple[Any, ...]] | None:
-    """Return tensors for the result and the moments, and what ``Layer`` of native.c lists."""
-    layout = _layout(features)
-    *rows, eps = layer
-    if layout is None or rows[0] is None or rows[1] is None or not all(_is_row(row, layout[1]) for row in rows):
-        return None
-    result = features if overwrite else torch.empty_like(features)
-    moments = torch.empty((2, *layout[:2])) if moments_too else None
-    pointers = (features.data_ptr(), result.data_ptr(), *layout, *map(_pointer, rows), _pointer(moments))
-    return result, moments, (*pointers, torch.get_num_threads(), eps)
+    packed = ARGUMENTS["find_soft"].pack(*arguments, *tensors, depth, layers, shares, log_threshold, *options)
+    return (result, drift, moments) if _library.find_soft(packed) else None
 
 
 def _load() -> bool:
