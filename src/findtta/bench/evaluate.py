@@ -353,11 +353,12 @@ def interleaved_seconds(
     """Return the seconds that each model takes for each batch, measured in turn as for the ratios."""
     names = list(calls)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number, batch in enumerate((*batches[:warmup], *batches)):
+    untimed = batches[:warmup]
+    for number, batch in enumerate((*untimed, *batches)):
         start = number % len(names)
         for name in (*names[start:], *names[:start]):
             taken, _ = timed(calls[name], batch)
-            if number >= warmup:
+            if number >= len(untimed):
                 seconds[name].append(taken)
     return seconds
 

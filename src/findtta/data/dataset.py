@@ -240,6 +240,36 @@ class _Part(DomainDataset):
         return self.whole.image_numbers(places[domain_ids], chosen)
 
 
+class HeldDataset(DomainDataset):
+    """A dataset that keeps in memory what was read or made of it, for several runs on the same images."""
+
+    def __init__(self, whole: DomainDataset) -> None:
+        self.whole = whole
+        self.name, self.domains, self.classes = whole.name, whole.domains, whole.classes
+        self.image_size, self.generated, self.preprocessing = (
+            whole.image_size,
+            whole.generated,
+            whole.preprocessing,
+        )
+        self._held: dict[str, tuple[Images, NDArray[np.bool_]]] = {}
+
+    def labels(self, domain: str) -> Labels:
+        return self.whole.labels(domain)
+
+    def images(self, domain: str, rows: Rows) -> Images:
+        if domain not in self._held:
+            count = len(self.labels(domain))
+            self._held[domain] = np.empty((count, *self.image_size, 3), np.uint8), np.zeros(count, np.bool_)
+        images, known = self._held[domain]
+        if len(missing := np.unique(rows[~known[rows]])):
+            images[missing] = self.whole.images(domain, missing)
+            known[missing] = True
+        return images[rows]
+
+    def image_numbers(self, domain_ids: Rows, rows: Rows) -> Rows:
+        return self.whole.image_numbers(domain_ids, rows)
+
+
 def match_classes(
     dataset: DomainDataset, names: tuple[str, ...] | None, count: int, *, given: bool = False
 ) -> tuple[DomainDataset, str]:
