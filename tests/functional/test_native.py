@@ -194,8 +194,8 @@ def test_models_agree(method, layout, count, monkeypatch):
     calls = used(monkeypatch)
     got, want = both(lambda: adapted(batch))
     assert len(calls) >= 4
-    # The head of a single image has no variance, which makes its rounding errors large.
-    assert close(got, want, 2e-5 if method == "tbn" and count == 1 else 2e-6)
+    # Batch statistics of the head, with one value per image, divide by small variances: rounding errors grow.
+    assert close(got, want, 1e-6 if method != "tbn" else 2e-5 if count == 1 else 2e-6)
 
 
 @compiled
@@ -208,7 +208,7 @@ def test_models_agree_on_poisoned_samples(method, poisoned):
     batch[poisoned, 0, 0, 0] = torch.nan
     got, want = both(lambda: findtta.adapt(net, method)(batch))
     assert torch.equal(got.isnan(), want.isnan())
-    assert close(got.nan_to_num(0), want.nan_to_num(0), 2e-6)
+    assert close(got.nan_to_num(0), want.nan_to_num(0), 1e-6)
 
 
 @compiled
@@ -219,7 +219,7 @@ def test_find_soft_agrees_with_other_options(options):
     adapted = findtta.adapt(tiny(), "find-soft", **options)
     for batch in stream(3, count=9):
         got, want = both(lambda batch=batch: adapted(batch))
-        assert close(got, want, 2e-6)
+        assert close(got, want, 1e-6)
 
 
 @compiled
@@ -239,7 +239,7 @@ def test_reports_and_observers_see_the_same(method):
     assert report == [(groups, score and pytest.approx(score, rel=1e-5)) for groups, score in want_report]
     assert len(moments) == 4
     for pair, want in zip(moments, want_moments, strict=True):
-        assert all(close(a, b, 2e-6) for a, b in zip(pair, want, strict=True))
+        assert all(close(a, b, 1e-6) for a, b in zip(pair, want, strict=True))
 
 
 @compiled

@@ -3,7 +3,8 @@
 native.py compiles and calls this file; moments.py, normalize.py, partition.py and soft.py say what the functions of
 the same names compute. Maps are dense, (B, C, P) or, with channels last, (B, P, C); tables are (B, C). NaN marks what
 is poisoned, so -ffast-math would break this file. Sums have a fixed order: neither the number of threads nor the place
-of a sample in its batch changes a bit. */
+of a sample in its batch changes a bit. Tables are allocated and freed by each call, and nothing else is kept, so that
+several threads can call at once. */
 
 #include <math.h>
 #include <stdlib.h>

@@ -199,6 +199,8 @@ def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tenso
 class Layer:
     """What the functions are given of a layer, whose vectors are looked at again only when they have moved.
 
+    Several threads may use it at once: what one of them has checked holds for the others.
+
     Attributes:
         eps: The layer's.
     """
