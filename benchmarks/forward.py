@@ -1,198 +1,241 @@
-"""What FIND costs: forward passes of plain and adapted models, interleaved in one run.
+"""What adaptation costs: forward passes of adapted models beside the source model's, interleaved in one run.
 
-    python benchmarks/forward.py                 both models, both memory layouts, growth, memory
-    python benchmarks/forward.py --model resnet20 --only time
+    python benchmarks/forward.py eager                  FIND and find-soft, batches of 16 to 1024
+    python benchmarks/forward.py small                  the same for batches of 1 to 8, as in serving
+    python benchmarks/forward.py eager --without-c      and how the layers of PyTorch's operations do
+    python benchmarks/forward.py variants               the limit, other methods, FIND as a loop over groups
+    python benchmarks/forward.py growth --figure F.png  time and memory by batch, depth, channels and image size
+    python benchmarks/forward.py compile                under torch.compile
 
-Ratios to the unadapted model are medians over rounds, with quartiles in brackets. Run it alone: a
-second busy process distorts every number here.
+Ratios to the source model are medians over rounds, with quartiles in brackets. Run it alone: a second busy process
+distorts every number here. With ``--device cuda`` times are taken by events after a warm-up, and memory is the
+allocator's peak; no GPU has run it yet.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+import ctypes
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import torch
-from harness import interleave, now, ratios
+from harness import interleave_for, quartiles, ratios
 from torch import Tensor, nn
-from variants import naive_find, variants
-from zoo import MODELS, build
+from variants import pytorch_tbn, variants
+from zoo import MODELS, build, settle
 
-from findtta import adapt
-from findtta.layers import AdaptiveNorm
+from findtta import adapt, plots
+from findtta.functional import native
+from findtta.models.resnet_cifar import CifarResNet
 from findtta.tables import render
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
-ROUNDS = {"resnet20": (25, 4), "resnet50": (4, 1)}
+METHODS = ("find", "find-soft")
+LARGE, SMALL = (16, 64, 256, 1024), (1, 2, 4, 8)
+MOST = {"resnet50": 64}  # images in a batch, where more would take minutes
+#: FIND against batch statistics, as published: latency and memory.
+PUBLISHED = {"time": 3.0, "memory": 1.67}
+GROWTH = {
+    "batch": (1, 4, 16, 64, 256, 1024),
+    "depth": (8, 20, 56, 110),
+    "channels": (8, 16, 32, 64, 128),
+    "image size": (16, 32, 64, 128, 224),
+}
+USUAL = {"batch": 64, "depth": 20, "channels": 16, "image size": 32}
+
+Call = Callable[[], Tensor]
 
 
-def forward(model: Callable[[Tensor], Tensor], batch: Tensor) -> Callable[[], Tensor]:
+def forward(model: nn.Module, batch: Tensor, *, with_c: bool = True) -> Call:
     """Return a call of the model under inference mode."""
 
     def call() -> Tensor:
         with torch.inference_mode():
-            return model(batch)
+            if with_c:
+                return model(batch)
+            with native.disabled():
+                return model(batch)
 
     return call
 
 
-def measure_time(name: str, layout: str, batch_size: int) -> str:
-    """Whole-model forward passes."""
-    network, size = build(name)
-    memory_format = LAYOUTS[layout]
-    batch = torch.randn(batch_size, 3, size, size).to(memory_format=memory_format)
-    models = {
-        label: model.to(memory_format=memory_format)  # type: ignore[call-overload]
-        for label, model in variants(network, batch).items()
-    }
-    rounds, calls = ROUNDS[name]
-    times = interleave({label: forward(model, batch) for label, model in models.items()}, rounds, calls)
-    bases = {"plain": "plain", "PyTorch's TBN": "TBN (PyTorch's own)", "FIND": "FIND"}
-    compared = [ratios(times, base) for base in bases.values()]
-    rows = [[label, f"{1e3 * min(times[label]):.1f}", *(to[label] for to in compared)] for label in models]
-    return render(["forward pass", "best ms", *(f"ratio to {name}" for name in bases)], rows)
+def placed(model: nn.Module, layout: str, device: str) -> nn.Module:
+    """Put a model on a device, in a memory layout."""
+    return model.to(device, memory_format=LAYOUTS[layout])  # type: ignore[call-overload, no-any-return]
 
 
-def measure_layers(name: str, layout: str, batch_size: int) -> str:
-    """Time spent in the normalisation layers alone, during forward passes of the whole model."""
-    network, size = build(name)
-    batch = torch.randn(batch_size, 3, size, size).to(memory_format=LAYOUTS[layout])
-    models = {"plain": network, "FIND": adapt(network, "find"), "loop over groups": naive_find(network)}
-    spent: dict[str, list[float]] = {}
-    clocks = {}
-    for label, model in models.items():
-        model.to(memory_format=LAYOUTS[layout])  # type: ignore[call-overload]
-        layers = [
-            m for m in model.modules() if isinstance(m, AdaptiveNorm if label != "plain" else nn.BatchNorm2d)
-        ]
-        clocks[label] = clock_layers(layers)
-        spent[label] = []
-    for turn in range(ROUNDS[name][0]):
-        for label, model in models.items():
-            clocks[label].clear()
-            forward(model, batch)()
-            if turn:
-                spent[label].append(sum(clocks[label]))
-    to_plain, to_find = ratios(spent, "plain"), ratios(spent, "FIND")
-    rows = [[label, f"{1e3 * min(spent[label]):.1f}", to_plain[label], to_find[label]] for label in models]
-    return render(["normalisation layers alone", "best ms", "ratio to plain", "ratio to FIND"], rows)
+def images(count: int, size: int, layout: str, device: str) -> Tensor:
+    """Return a batch of noise."""
+    return torch.randn(count, 3, size, size, device=device).to(memory_format=LAYOUTS[layout])
 
 
-def clock_layers(layers: Sequence[nn.Module]) -> list[float]:
-    """Make layers write down how long each of their calls takes; returns the growing list."""
-    seconds: list[float] = []
-
-    def timed(call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def run(features: Tensor) -> Tensor:
-            start = now()
-            result = call(features)
-            seconds.append(now() - start)
-            return result
-
-        return run
-
-    for layer in layers:
-        layer.forward = timed(layer.forward)
-    return seconds
-
-
-def measure_growth(name: str, layout: str) -> str:
-    """How the cost of FIND over the unadapted model grows with the batch."""
-    network, size = build(name)
-    rows = []
-    for batch_size in (16, 32, 64, 128, 256, 512, 1024):
-        batch = torch.randn(batch_size, 3, size, size).to(memory_format=LAYOUTS[layout])
-        plain = network.to(memory_format=LAYOUTS[layout])  # type: ignore[call-overload]
-        models = {"plain": plain, "FIND": adapt(plain, "find")}
-        times = interleave({label: forward(model, batch) for label, model in models.items()}, 9)
-        per_image = 1e6 * min(times["FIND"]) / batch_size
-        rows.append([batch_size, f"{per_image:.0f}", ratios(times, "plain")["FIND"]])
-    return render(["batch", "FIND, us per image", "ratio to plain"], rows)
+def eager(arguments: argparse.Namespace, batch_sizes: Iterable[int]) -> Iterator[str]:
+    """FIND and find-soft by model, layout and batch size."""
+    columns = [(method, with_c) for with_c in (True, False)[: 1 + arguments.without_c] for method in METHODS]
+    names = [method + ("" if with_c else ", without C") for method, with_c in columns]
+    for name in arguments.models:
+        for layout in arguments.layouts:
+            network, size = build(name)
+            network = placed(network, layout, arguments.device)
+            adapted = {method: adapt(network, method) for method in METHODS}
+            rows = []
+            for batch_size in batch_sizes:
+                if batch_size > MOST.get(name, batch_size):
+                    continue
+                batch = images(batch_size, size, layout, arguments.device)
+                calls = {"source": forward(network, batch)}
+                for column, (method, with_c) in zip(names, columns, strict=True):
+                    calls[column] = forward(adapted[method], batch, with_c=with_c)
+                times = interleave_for(calls, arguments.seconds, arguments.device)
+                to_source = ratios(times, "source")
+                best = f"{1e3 * min(times['source']):.2f}"
+                rows.append([batch_size, best, *(to_source[column] for column in names)])
+            yield f"{name}, {layout}\n" + render(["batch", "source, best ms", *names], rows)
 
 
-def measure_compile(name: str, batch_size: int) -> str:
-    """Compiled models against the plain one run eagerly."""
-    network, size = build(name)
-    batch = torch.randn(batch_size, 3, size, size)
-    adapted = adapt(network, "find")
-    functions = {
-        "plain": forward(network, batch),
-        "plain, compiled": forward(torch.compile(network), batch),
-        "FIND": forward(adapted, batch),
-        "FIND, compiled": forward(torch.compile(adapted, fullgraph=True), batch),
-    }
-    times = interleave(functions, *ROUNDS[name])
-    to_plain, to_compiled = ratios(times, "plain"), ratios(times, "plain, compiled")
-    return render(
-        ["torch.compile", "ratio to plain", "ratio to plain, compiled"],
-        [[label, to_plain[label], to_compiled[label]] for label in functions],
+def compare(arguments: argparse.Namespace) -> Iterator[str]:
+    """All that FIND is timed against."""
+    for name in arguments.models:
+        for layout in arguments.layouts:
+            network, size = build(name)
+            network = placed(network, layout, arguments.device)
+            batch = images(64, size, layout, arguments.device)
+            models = {label: placed(model, layout, arguments.device) for label, model in variants(network, batch)}
+            calls = {label: forward(model, batch) for label, model in models.items()}
+            times = interleave_for(calls, 2 * arguments.seconds, arguments.device)
+            to_source = ratios(times, "source")
+            rows = [[label, f"{1e3 * min(times[label]):.1f}", to_source[label]] for label in models]
+            yield f"{name}, {layout}, batch 64\n" + render(["forward pass", "best ms", "ratio to source"], rows)
+
+
+def compiled(arguments: argparse.Namespace) -> Iterator[str]:
+    """Compiled models against the source model run eagerly, and compiled."""
+    for name in arguments.models:
+        network, size = build(name)
+        network = network.to(arguments.device)
+        batch = images(64, size, "NCHW", arguments.device)
+        adapted = adapt(network, "find")
+        calls = {
+            "source": forward(network, batch),
+            "source, compiled": forward(torch.compile(network), batch),  # type: ignore[arg-type]
+            "find": forward(adapted, batch),
+            "find, compiled": forward(torch.compile(adapted, fullgraph=True), batch),  # type: ignore[arg-type]
+        }
+        times = interleave_for(calls, arguments.seconds, arguments.device)
+        eagerly, compiled = ratios(times, "source"), ratios(times, "source, compiled")
+        rows = [[label, eagerly[label], compiled[label]] for label in calls]
+        yield f"{name}, batch 64\n" + render(["", "ratio to source", "ratio to source, compiled"], rows)
+
+
+def growth(arguments: argparse.Namespace) -> Iterator[str]:
+    """Time and memory of a ResNet-20 as one of its sizes grows."""
+    panels = []
+    for what, values in GROWTH.items():
+        measured: dict[str, dict[str, list[float]]] = {"time": {}, "memory": {}}
+        rows = []
+        for value in values:
+            time, memory = cost(USUAL | {what: value}, arguments)
+            rows.append([value, *(f"{ratio:.2f}" for ratio in (*time.values(), *memory.values()))])
+            for kind, ratios_ in (("time", time), ("memory", memory)):
+                for name, ratio in ratios_.items():
+                    measured[kind].setdefault(name, []).append(ratio)
+        header = [what, *(f"{kind}, {name}" for kind, by_name in measured.items() for name in by_name)]
+        yield render(header, rows)
+        panels += [panel(kind, what, values, by_name) for kind, by_name in measured.items()]
+    if arguments.figure:
+        ordered = [*panels[::2], *panels[1::2]]
+        drawn = plots.render(
+            lambda figure: plots.draw_panels(figure, ordered, len(GROWTH)), (13, 5.6), kinds=("png",), dpi=100
+        )
+        arguments.figure.write_bytes(drawn["png"])
+        yield f"drawn: {arguments.figure}"
+
+
+def panel(kind: str, what: str, values: tuple[int, ...], by_name: dict[str, list[float]]) -> plots.Panel:
+    """Return one panel of the figure."""
+    places = tuple(map(float, values))
+    series = [plots.Series(name=name, look=name, x=places, y=tuple(y)) for name, y in by_name.items()]
+    published = tuple(PUBLISHED[kind] * ratio for ratio in by_name["tbn"])
+    name = f"published FIND: {PUBLISHED['time']} x tbn in time, {PUBLISHED['memory']} x in memory"
+    series.append(plots.Series(name=name, look="noise", x=places, y=published))
+    return plots.Panel(
+        title="",
+        x=what,
+        y=f"{'time' if kind == 'time' else 'peak memory'} / source model",
+        series=tuple(series),
+        doubling=True,
+        ticks={str(value): float(value) for value in values},
+        legend=(kind, what) == ("time", "batch"),
     )
 
 
-def measure_memory(name: str, batch_size: int) -> str:
-    """Peak memory of a few forward passes, each model in a process of its own."""
-    peaks = {}
-    for method in ("source", "tbn", "find", "find-star"):
-        command = [
-            sys.executable,
-            __file__,
-            "--model",
-            name,
-            "--batch-size",
-            str(batch_size),
-            "--peak-of",
-            method,
-        ]
-        peaks[method] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    rows = [[method, f"{peak:.0f}", f"{peak / peaks['source']:.3f}"] for method, peak in peaks.items()]
-    return render(["method", "peak MiB", "ratio to plain"], rows)
+def cost(sizes: dict[str, int], arguments: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
+    """Return time and peak memory of each method as ratios to the source model."""
+    torch.manual_seed(0)
+    size, layout = sizes["image size"], arguments.layouts[0]
+    network = CifarResNet(sizes["depth"], 10, classic=True, width=sizes["channels"])
+    network = placed(settle(network, size), layout, arguments.device)
+    batch = images(sizes["batch"], size, layout, arguments.device)
+    models = {"source": network, "tbn": pytorch_tbn(network)} | {name: adapt(network, name) for name in METHODS}
+    calls = {name: forward(model, batch) for name, model in models.items()}
+    middle = {
+        name: median
+        for name, (_, median, _) in quartiles(
+            interleave_for(calls, arguments.seconds, arguments.device), "source"
+        ).items()
+    }
+    peaks = {name: peak_memory(call, arguments.device) for name, call in calls.items()}
+    others = [name for name in models if name != "source"]
+    return {name: middle[name] for name in others}, {name: peaks[name] / peaks["source"] for name in others}
 
 
-def peak_of(name: str, batch_size: int, method: str) -> float:
-    """Peak MiB of this process after three forward passes (of the GPU where there is one)."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    network, size = build(name)
-    batch = torch.randn(batch_size, 3, size, size, device=device)
-    call = forward(adapt(network.to(device), method, inplace=True), batch)
-    if device.type == "cuda":
+def peak_memory(call: Call, device: str) -> float:
+    """Return how many bytes more than before a call needs at its peak (on a GPU: with the model and the batch)."""
+    call()
+    if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
-    for _ in range(3):
         call()
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        return float(torch.cuda.max_memory_allocated())
+    status = Path("/proc/self/status")
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is held
+    before = _kib(status, "VmRSS")
+    call()
+    return 1024 * (_kib(status, "VmHWM") - before)
+
+
+def _kib(status: Path, field: str) -> float:
+    found = re.search(rf"{field}:\s+(\d+) kB", status.read_text())
+    assert found is not None
+    return float(found[1])
 
 
 def main() -> None:
     """Run what the command line asks for."""
+    blocks: dict[str, Callable[[argparse.Namespace], Iterator[str]]] = {
+        "eager": lambda chosen: eager(chosen, chosen.batch_sizes or LARGE),
+        "small": lambda chosen: eager(chosen, chosen.batch_sizes or SMALL),
+        "variants": compare,
+        "growth": growth,
+        "compile": compiled,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=MODELS, action="append")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--only", choices=("time", "layers", "growth", "memory", "compile"))
-    parser.add_argument("--peak-of", metavar="METHOD", help=argparse.SUPPRESS)
+    parser.add_argument("block", choices=blocks)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--batch-sizes", nargs="+", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each row (default: 4)")
+    parser.add_argument("--without-c", action="store_true", help="time PyTorch's operations as well")
+    parser.add_argument("--figure", type=Path, help="where growth is drawn")
     arguments = parser.parse_args()
-    networks = arguments.model or list(MODELS)
-    if arguments.peak_of:
-        print(peak_of(networks[0], arguments.batch_size, arguments.peak_of))
-        return
     torch.set_grad_enabled(False)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, batch {arguments.batch_size}\n")
-    for name in networks:
-        wanted = (arguments.only,) if arguments.only else ("time", "layers", "memory", "compile", "growth")
-        for layout in LAYOUTS:
-            if "time" in wanted:
-                print(f"{name}, {layout}\n{measure_time(name, layout, arguments.batch_size)}\n", flush=True)
-            if "layers" in wanted:
-                print(f"{name}, {layout}\n{measure_layers(name, layout, arguments.batch_size)}\n", flush=True)
-        if "memory" in wanted:
-            print(f"{name}\n{measure_memory(name, arguments.batch_size)}\n", flush=True)
-        if "compile" in wanted:
-            print(f"{name}\n{measure_compile(name, arguments.batch_size)}\n", flush=True)
-        if "growth" in wanted and name == "resnet20":
-            print(f"{name}, channels-last\n{measure_growth(name, 'channels-last')}\n", flush=True)
+    threads = f"{torch.get_num_threads()} threads"
+    print(f"torch {torch.__version__}, {arguments.device}, {threads}; functions in C: {native.status()}\n")
+    for part in blocks[arguments.block](arguments):
+        print(f"{part}\n", flush=True)
 
 
 if __name__ == "__main__":

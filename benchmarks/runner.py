@@ -15,12 +15,13 @@ import dataclasses
 import subprocess
 import sys
 
+import numpy as np
 import torch
 from harness import interleave, ratios
 
 from findtta import adapt, streams
 from findtta.bench import Plan, Planner, RunSpec, run
-from findtta.data.dataset import DomainDataset, Images, Labels, Rows
+from findtta.data.dataset import HeldDataset
 from findtta.images import to_input
 from findtta.models import build
 from findtta.tables import render
@@ -29,32 +30,14 @@ DOMAINS = ("fog", "contrast", "gaussian_noise")
 LENGTHS = (1, 10)
 
 
-class Held(DomainDataset):
-    """A dataset with all its images in memory."""
-
-    def __init__(self, dataset: DomainDataset) -> None:
-        self.name, self.domains, self.classes = dataset.name, dataset.domains, dataset.classes
-        self.image_size = dataset.image_size
-        self._labels = {domain: dataset.labels(domain) for domain in self.domains}
-        self._images = {domain: dataset.images(domain, _all(self._labels[domain])) for domain in self.domains}
-
-    def labels(self, domain: str) -> Labels:
-        return self._labels[domain]
-
-    def images(self, domain: str, rows: Rows) -> Images:
-        return self._images[domain][rows]
-
-
-def _all(labels: Labels) -> Rows:
-    return torch.arange(len(labels)).numpy()
-
-
 def make_plan(method: str, batch_size: int, images: int, rounds: int = 1) -> Plan:
     """Plan a run on images in memory, with a ResNet-26 of random weights."""
     count = {"count": images}
     spec = RunSpec(method=method, data_options=count, images=None, domains=DOMAINS, model=f"{__file__}:resnet26")
     plan = Planner().plan(dataclasses.replace(spec, batch_size=batch_size))
-    held = Held(plan.dataset)
+    held = HeldDataset(plan.dataset)
+    for domain in held.domains:
+        held.images(domain, np.arange(len(held.labels(domain))))
     stream = streams.make("lifelong", held, batch_size=batch_size, rounds=rounds)
     return dataclasses.replace(plan, dataset=held, stream=stream)
 

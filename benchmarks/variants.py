@@ -81,18 +81,14 @@ def find_star(network: nn.Module, batch: Tensor) -> nn.Module:
     return adapted
 
 
-def variants(network: nn.Module, batch: Tensor) -> dict[str, nn.Module]:
-    """All that is compared, the unadapted model first."""
-    return {
-        "plain": network,
-        "plain, BN folded": folded(network),
-        "TBN (PyTorch's own)": pytorch_tbn(network),
-        "TBN": adapt(network, "tbn"),
-        "alpha-BN": adapt(network, "alpha-bn"),
-        "FIND": adapt(network, "find"),
-        "FIND, no buffer reuse": adapt(network, "find", reuse_buffers=False),
-        "FIND*": find_star(network, batch),
-        "find-soft": adapt(network, "find-soft"),
-        "find-domains": adapt(network, "find-domains"),
-        "FIND, loop over groups": naive_find(network),
-    }
+def variants(network: nn.Module, batch: Tensor) -> list[tuple[str, nn.Module]]:
+    """All that is compared, by name, the source model first."""
+    return [
+        ("source", network),
+        ("source, BN folded", folded(network)),
+        ("tbn (PyTorch's own layer)", pytorch_tbn(network)),
+        *((name, adapt(network, name)) for name in ("tbn", "alpha-bn", "find", "find-soft", "find-domains")),
+        ("find-star, after its cold start", find_star(network, batch)),
+        ("find, no buffer reuse", adapt(network, "find", reuse_buffers=False)),
+        ("find, loop over groups", naive_find(network)),
+    ]

@@ -4,6 +4,7 @@ Everything comes with the package: drawn shapes, their corruptions and a model t
 """
 
 import dataclasses
+import functools
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from findtta.bench.comparison import Comparison, compare
 from findtta.bench.evaluate import interleaved_ratios
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Serial, Watch, ignore
-from findtta.bench.plan import Planner, RunSpec
+from findtta.bench.plan import Plan, Planner, RunSpec
 from findtta.bench.result import Result
 from findtta.bench.store import Store
+from findtta.data.dataset import HeldDataset
 from findtta.intervals import interval
 from findtta.tables import Cell, Column, Row
 
@@ -74,9 +76,21 @@ class Outcome:
         return interval([paired]).text()
 
 
+class _Planner(Planner):
+    """Plans runs that share the corrupted images, which take as long to make as FIND takes for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = functools.cache(HeldDataset)
+
+    def plan(self, spec: RunSpec) -> Plan:
+        plan = super().plan(spec)
+        return dataclasses.replace(plan, dataset=self._held(plan.dataset))
+
+
 def run(store: Store, *, seed: int = 0, images: int = IMAGES, watch: Watch = ignore) -> Outcome:
     """Run the methods on the streams, with some images per corruption; what is stored already is not run again."""
-    planner = Planner()
+    planner = _Planner()
     shared: dict[str, Any] = {"seed": seed, "images": images}
     specs = [RunSpec(method=method, stream=stream, **shared) for stream in STREAMS for method in METHODS]
     planned = schedule(specs, store, planner, retry_failed=True)

@@ -4,6 +4,8 @@ import json
 import mmap
 import os
 import shutil
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,6 +48,23 @@ def test_the_result_says_what_was_measured_of_what():
     assert result.cost["forward_passes"] == 1
     assert result.environment["threads"] == torch.get_num_threads()
     assert RunSpec.from_dict(result.spec) == spec(method="find")
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_files_are_decoded_while_the_model_computes(encoded, monkeypatch):
+    plan = Planner().plan(spec(method="find"))
+    batch, readers = plan.dataset.batch, []
+
+    def read(*samples):
+        readers.append(threading.get_ident())
+        return batch(*samples)
+
+    monkeypatch.setattr(plan.dataset, "batch", read)
+    monkeypatch.setattr(plan.dataset, "encoded", encoded)
+    read_by_then = []
+    run(plan, progress=lambda done, accuracy: (time.sleep(0.05), read_by_then.append(len(readers))))
+    assert (threading.get_ident() in readers) != encoded
+    assert read_by_then == ([2, 3, 3] if encoded else [1, 2, 3])
 
 
 def test_the_result_survives_the_way_through_json():

@@ -7,6 +7,7 @@ from findtta.data.dataset import (
     EXTRA_CORRUPTIONS,
     MAIN_CORRUPTIONS,
     DomainDataset,
+    HeldDataset,
     domain_name,
     split_domain,
 )
@@ -104,3 +105,21 @@ def test_names_without_a_severity(name):
 
 def test_rows_may_repeat():
     assert Numbered({"x": 3}).images("x", rows(1, 1)).shape[0] == 2
+
+
+def test_a_held_dataset_asks_for_every_image_once():
+    asked = []
+
+    class Counted(Numbered):
+        def images(self, domain, rows):
+            asked.extend((domain, row) for row in rows.tolist())
+            return super().images(domain, rows)
+
+    part = Counted({"x": 5, "y": 5}).pick(["y", "x"], limit=3, seed=1)
+    held, whole = HeldDataset(part), Numbered({"x": 5, "y": 5}).pick(["y", "x"], limit=3, seed=1)
+    for _ in range(2):
+        for domain_ids, chosen in ((rows(0, 1, 0), rows(2, 1, 2)), (rows(1, 1), rows(0, 1))):
+            for got, want in zip(held.batch(domain_ids, chosen), whole.batch(domain_ids, chosen), strict=True):
+                assert (got == want).all()
+            assert (held.image_numbers(domain_ids, chosen) == whole.image_numbers(domain_ids, chosen)).all()
+    assert len(asked) == len(set(asked)) == 3

@@ -112,8 +112,8 @@ class FABN(AdaptiveNorm):
         # What a subclass changes is not in the compiled function, which has the paper's partition and estimator.
         if not self.is_plain() or self.alpha == 1 or self.partition is not partition or self.variance != "biased":
             return None
-        watched = bool(self.observers)
-        result = native.find(features, self.source_tensors(), self.alpha, NORM_FLOOR, overwrite, watched)
+        rows, watched = self.source_rows(), bool(self.observers)
+        result = native.find(self.native, features, rows, self.alpha, NORM_FLOOR, overwrite, watched)
         if result is None:
             return None
         normalized, labels, moments = result

@@ -71,7 +71,8 @@ class Evidence:
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
-        self.shares: list[Tensor] = []  # of the layers in the middle of the model
+        self.share_sum: Tensor | None = None  # of the layers in the middle of the model
+        self.shares = 0  # how many those are
         self.layers = 0
 
     def add(self, drift: Tensor) -> tuple[Tensor, int]:
@@ -107,9 +108,11 @@ class Evidence:
             shift = shift.view(samples, rows // samples, -1).mean(1)
         share, concentration = common_share(shift, self.total / self.layers)
         if stage == 1:
-            self.shares.append(share)
+            self.share_sum = share if self.share_sum is None else self.share_sum + share
+            self.shares += 1
             return 1.0
-        return LATE_TRUST * class_guard(share, torch.stack(self.shares).mean(), concentration)
+        assert self.share_sum is not None
+        return LATE_TRUST * class_guard(share, self.share_sum / self.shares, concentration)
 
 
 class SoftNorm(AdaptiveNorm):
@@ -123,29 +126,37 @@ class SoftNorm(AdaptiveNorm):
         self.numbers = (*numbers, *(float(getattr(soft, name)) for name in native.SOFT_CONSTANTS))
 
     def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
-        if type(self) is not SoftNorm or self.options.alpha == 1 or self.call.carried is None:
+        carried = self.call.carried
+        if type(self) is not SoftNorm or self.options.alpha == 1 or carried is None:
             return None
-        evidence: Evidence = self.call.carried.setdefault("evidence", Evidence())
-        layers = evidence.layers + 1
+        evidence: Evidence = carried.get("evidence") or carried.setdefault("evidence", Evidence())
+        layers, total, share_sum = evidence.layers + 1, evidence.total, evidence.share_sum
+        if total is None:
+            total = torch.zeros(len(features))
+        elif layers == 2:
+            total = total.clone()  # the first layer may have recorded it, and sums are added to in place
+        if share_sum is None:
+            share_sum = torch.zeros(())
         stage = evidence.stage(layers / self.layers) if self.options.guard else 0
         result = native.find_soft(
+            self.native,
             features,
-            self.source_tensors(),
+            self.source_rows(),
             self.numbers,
             stage,
             layers,
             math.log(drift_threshold(layers, self.options.threshold)),
-            evidence.total,
-            torch.stack(evidence.shares).mean() if stage == 2 else None,
+            total,
+            share_sum,
+            evidence.shares,
             overwrite,
             bool(self.observers),
         )
         if result is None:
             return None
-        normalized, drift, evidence.total, share, moments = result
-        evidence.layers = layers
-        if stage == 1 and share is not None:
-            evidence.shares.append(share)
+        normalized, drift, moments = result
+        evidence.total, evidence.share_sum, evidence.layers = total, share_sum, layers
+        evidence.shares += stage == 1
         self.observe(moments)
         self.record(drift=drift)
         return normalized

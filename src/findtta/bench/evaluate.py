@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import findtta
+from findtta._prefetch import one_ahead
 from findtta.algorithms.base import Adapted
 from findtta.bench.plan import Plan, Planner, RunSpec
 from findtta.bench.result import Result
@@ -60,7 +61,9 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
     latencies, groups = array("d"), GroupCounts()
     correct = np.zeros(len(plan.stream.rows), np.bool_)
     last_domain: int | None = None
-    for inputs, labels, batch in plan.batches():
+    # Files are decoded while the model computes; what is in memory is there before a thread could be asked for it.
+    batches = one_ahead(plan.batches()) if plan.dataset.encoded else plan.batches()
+    for inputs, labels, batch in batches:
         if plan.spec.reset == "domain":
             last_domain = _reset_at_new_domain(adapted, batch, last_domain)
         seconds, logits = timed(adapted, inputs)
@@ -350,11 +353,12 @@ def interleaved_seconds(
     """Return the seconds that each model takes for each batch, measured in turn as for the ratios."""
     names = list(calls)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number, batch in enumerate((*batches[:warmup], *batches)):
+    untimed = batches[:warmup]
+    for number, batch in enumerate((*untimed, *batches)):
         start = number % len(names)
         for name in (*names[start:], *names[:start]):
             taken, _ = timed(calls[name], batch)
-            if number >= warmup:
+            if number >= len(untimed):
                 seconds[name].append(taken)
     return seconds
 

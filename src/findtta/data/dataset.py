@@ -76,6 +76,7 @@ class DomainDataset(ABC):
     classes: tuple[str, ...]  # their names, in the order of the labels
     image_size: tuple[int, int]  # height and width
     generated: bool = False  # whether the drift was made by this package rather than published with the data
+    encoded: bool = False  # whether images are decoded from files when they are asked for
     preprocessing: Preprocessing | None = None  # how image files were brought to one size, if they were
 
     @abstractmethod
@@ -209,7 +210,7 @@ class _Part(DomainDataset):
     ) -> None:
         self.whole, self.limit, self.seed, self.domains, self.first = whole, limit, seed, domains, first
         self.name, self.classes, self.image_size = whole.name, classes or whole.classes, whole.image_size
-        self.generated, self.preprocessing = whole.generated, whole.preprocessing
+        self.generated, self.encoded, self.preprocessing = whole.generated, whole.encoded, whole.preprocessing
         self._classes = classes
         places = {name: label for label, name in enumerate(self.classes)}
         self._label_of = np.array([places[name] for name in whole.classes], np.int64) if classes else None
@@ -237,6 +238,36 @@ class _Part(DomainDataset):
             where = domain_ids == domain_id
             chosen[where] = self._rows(self.domains[domain_id])[rows[where]]
         return self.whole.image_numbers(places[domain_ids], chosen)
+
+
+class HeldDataset(DomainDataset):
+    """A dataset that keeps in memory what was read or made of it, for several runs on the same images."""
+
+    def __init__(self, whole: DomainDataset) -> None:
+        self.whole = whole
+        self.name, self.domains, self.classes = whole.name, whole.domains, whole.classes
+        self.image_size, self.generated, self.preprocessing = (
+            whole.image_size,
+            whole.generated,
+            whole.preprocessing,
+        )
+        self._held: dict[str, tuple[Images, NDArray[np.bool_]]] = {}
+
+    def labels(self, domain: str) -> Labels:
+        return self.whole.labels(domain)
+
+    def images(self, domain: str, rows: Rows) -> Images:
+        if domain not in self._held:
+            count = len(self.labels(domain))
+            self._held[domain] = np.empty((count, *self.image_size, 3), np.uint8), np.zeros(count, np.bool_)
+        images, known = self._held[domain]
+        if len(missing := np.unique(rows[~known[rows]])):
+            images[missing] = self.whole.images(domain, missing)
+            known[missing] = True
+        return images[rows]
+
+    def image_numbers(self, domain_ids: Rows, rows: Rows) -> Rows:
+        return self.whole.image_numbers(domain_ids, rows)
 
 
 def match_classes(

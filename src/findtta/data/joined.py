@@ -19,6 +19,7 @@ class JoinedDataset(DomainDataset):
         self.name = "+".join(part.name for part in parts)
         self.classes, self.image_size, self.preprocessing = first.classes, first.image_size, first.preprocessing
         self.generated = any(part.generated for part in parts)
+        self.encoded = any(part.encoded for part in parts)
         self._places: dict[str, tuple[DomainDataset, str]] = {}
         for part in self.parts:
             for domain in part.domains:

@@ -3,15 +3,17 @@
 native.py compiles and calls this file; moments.py, normalize.py, partition.py and soft.py say what the functions of
 the same names compute. Maps are dense, (B, C, P) or, with channels last, (B, P, C); tables are (B, C). NaN marks what
 is poisoned, so -ffast-math would break this file. Sums have a fixed order: neither the number of threads nor the place
-of a sample in its batch changes a bit. */
+of a sample in its batch changes a bit. Tables are allocated and freed by each call, and nothing else is kept, so that
+several threads can call at once. */
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define LANES 8       /* values of a vector */
+#define TILE 64       /* neighbouring columns that are summed at once */
 #define BLOCK 1024    /* values of a plane that are read twice while the first cache holds them */
-#define POSITIONS 64  /* the same of a map with channels last */
-#define LANES 32      /* channels of such a map that are summed at once */
+#define ROWS_HELD 64  /* the same of a tile, in rows */
 #define CHUNK 512     /* channels of a table that are worked on together */
 #define PANEL 16      /* columns of a product that are computed at once */
 #define ROWS 4        /* rows of a product that share what is loaded; divides PANEL */
@@ -20,18 +22,40 @@ of a sample in its batch changes a bit. */
 #define DIRECTIVE(text) _Pragma(#text)
 #define SIMD DIRECTIVE(omp simd)
 #define SUM(...) DIRECTIVE(omp simd reduction(+ : __VA_ARGS__))
+#define INLINE static inline __attribute__((always_inline))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define POSITIVE(a) ((a) < 0 ? 0 : (a)) /* NaN stays */
 #define BLOCKS(count, size) (((count) + (size) - 1) / (size))
 
+typedef float Vector __attribute__((vector_size(sizeof(float) * LANES)));
+typedef float Half __attribute__((vector_size(sizeof(float) * LANES / 2)));
+
+INLINE Vector load(const float *x) {
+    Vector values;
+    memcpy(&values, x, sizeof values);
+    return values;
+}
+
+INLINE float total_of(const Vector vectors[4]) {
+    Vector all = (vectors[0] + vectors[1]) + (vectors[2] + vectors[3]);
+    Half halves[2];
+    memcpy(halves, &all, sizeof all);
+    Half sum = halves[0] + halves[1];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
 /* ------------------------------------------------------------------------------------------------ threads */
 
-/* The entry point of a parallel region in the OpenMP runtime that torch has loaded; NULL: one thread. */
-typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
-static Parallel parallel = NULL;
+/* Entry points of the OpenMP runtime that torch has loaded; NULL: one thread. */
+static void (*parallel)(void (*)(void *), void *, unsigned, unsigned) = NULL;
+static int (*thread_number)(void) = NULL, (*team_size)(void) = NULL;
 
-void use_threads(Parallel entry) { parallel = entry; }
+void use_threads(void *region, void *number, void *size) {
+    parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))region;
+    thread_number = (int (*)(void))number;
+    team_size = (int (*)(void))size;
+}
 
 /* Works on the units begin .. end - 1. */
 typedef void (*Body)(const void *arguments, long begin, long end);
@@ -39,27 +63,21 @@ typedef void (*Body)(const void *arguments, long begin, long end);
 typedef struct {
     Body body;
     const void *arguments;
-    long count, step, next;
+    long count;
 } Loop;
 
-static void take_turns(void *shared) {
-    Loop *loop = shared;
-    for (;;) {
-        long begin = __atomic_fetch_add(&loop->next, loop->step, __ATOMIC_RELAXED);
-        if (begin >= loop->count) return;
-        loop->body(loop->arguments, begin, MIN(begin + loop->step, loop->count));
-    }
+/* As in torch's loops, a thread always has the same part, which its own cache may still hold. */
+static void take_part(void *shared) {
+    const Loop *loop = shared;
+    long number = thread_number(), threads = team_size();
+    loop->body(loop->arguments, loop->count * number / threads, loop->count * (number + 1) / threads);
 }
 
 /* Work on units 0 .. count - 1, in threads if the work (in values) is worth it. */
-static void each(Body body, const void *arguments, long count, double work, int threads) {
-    Loop loop = {body, arguments, count, count, 0};
-    if (parallel && threads > 1 && count > 1 && work > SMALL) {
-        loop.step = BLOCKS(count, 4 * threads);
-        parallel(take_turns, &loop, (unsigned)threads, 0);
-    } else {
-        take_turns(&loop);
-    }
+static void each(Body body, const void *arguments, long count, double work, long threads) {
+    Loop loop = {body, arguments, count};
+    if (parallel && threads > 1 && count > 1 && work > SMALL) parallel(take_part, &loop, (unsigned)threads, 0);
+    else body(arguments, 0, count);
 }
 
 /* ------------------------------------------------------------------------------- moments and normalisation */
@@ -67,105 +85,157 @@ static void each(Body body, const void *arguments, long count, double work, int 
 typedef struct {
     const float *x;
     float *y; /* may be x */
-    long channels, positions;
-    long parts; /* of a sample, where there are fewer samples than threads */
+    long batch, channels, positions, last;
+} Map;
+
+typedef struct {
+    Map map;
     float *mean, *variance;
     long stride; /* of the statistics: channels, or 0 where all samples share them */
     const float *weight, *bias;
     float eps;
-} Map;
+    long parts; /* of a sample, where there are fewer samples than threads */
+} Moments;
 
-/* Put `count` more values to the mean and the sum of squared deviations of `before` values. They are given by a centre,
-which is their mean but for rounding, and the sums of their deviations from it and of the squares of these. */
-static inline void merge(
-    double *mean, double *squares, float centre, float offset, float spread, long before, long count) {
-    double more_mean = (double)centre + (double)offset / (double)count;
-    double more_squares = MAX((double)spread - (double)offset * (double)offset / (double)count, 0);
-    if (!before) { /* the only ones, in small maps */
-        *mean = more_mean, *squares = more_squares;
-        return;
-    }
-    double delta = more_mean - *mean, share = (double)count / (double)(before + count);
+/* Put the moments of some more values to those of values before: `share` is the part of all that is new, `pull` that
+share times the number before. Sums of squared deviations are held instead of variances. */
+INLINE void merge(double *mean, double *squares, double more_mean, double more_squares, double share, double pull) {
+    double delta = more_mean - *mean;
     *mean += delta * share;
-    *squares += more_squares + delta * delta * share * (double)before;
+    *squares += more_squares + delta * delta * pull;
 }
 
-/* Sums of the deviations of values from a centre, and of their squares. Four of each, where they are long enough:
-an addition waits for the one before it. */
-static inline __attribute__((always_inline)) float deviations(const float *x, long count, float centre, float *squares) {
-    float a = 0, b = 0, c = 0, d = 0, aa = 0, bb = 0, cc = 0, dd = 0;
-    long quarter = count < 4 * LANES ? 0 : count / 4;
-    SUM(a, b, c, d, aa, bb, cc, dd) for (long i = 0; i < quarter; i++) {
-        float p = x[i] - centre, q = x[i + quarter] - centre;
-        float r = x[i + 2 * quarter] - centre, s = x[i + 3 * quarter] - centre;
-        a += p, b += q, c += r, d += s;
-        if (squares) aa += p * p, bb += q * q, cc += r * r, dd += s * s;
+/* Mean and squared deviations of a block. Deviations are taken from a centre, which is the mean but for rounding. */
+INLINE void block_moments(const float *x, long count, double inverse, double *mean, double *squares) {
+    Vector sum[4] = {0}, offset[4] = {0}, spread[4] = {0};
+    float rest = 0, rest_offset = 0, rest_spread = 0;
+    long i = 0, whole = count / LANES * LANES;
+    for (; i + 4 * LANES <= count; i += 4 * LANES)
+        for (int k = 0; k < 4; k++) sum[k] += load(x + i + k * LANES);
+    for (; i < whole; i += LANES) sum[0] += load(x + i);
+    for (; i < count; i++) rest += x[i];
+    float centre = (total_of(sum) + rest) * (float)inverse;
+    for (i = 0; i + 4 * LANES <= count; i += 4 * LANES)
+        for (int k = 0; k < 4; k++) {
+            Vector deviation = load(x + i + k * LANES) - centre;
+            offset[k] += deviation;
+            spread[k] += deviation * deviation;
+        }
+    for (; i < whole; i += LANES) {
+        Vector deviation = load(x + i) - centre;
+        offset[0] += deviation;
+        spread[0] += deviation * deviation;
     }
-    SUM(a, aa) for (long i = 4 * quarter; i < count; i++) {
-        float p = x[i] - centre;
-        a += p;
-        if (squares) aa += p * p;
+    for (; i < count; i++) {
+        float deviation = x[i] - centre;
+        rest_offset += deviation;
+        rest_spread += deviation * deviation;
     }
-    if (squares) *squares = (aa + bb) + (cc + dd);
-    return (a + b) + (c + d);
+    double error = (double)(total_of(offset) + rest_offset);
+    *mean = (double)centre + error * inverse;
+    *squares = (double)(total_of(spread) + rest_spread) - error * error * inverse;
 }
 
 static void plane_moments(const void *arguments, long begin, long end) {
-    const Map *map = arguments;
-    const float *x = map->x + begin * map->positions;
+    const Moments *moments = arguments;
+    long positions = moments->map.positions;
+    long blocks = BLOCKS(positions, BLOCK), count = BLOCKS(positions, blocks), rest = positions - (blocks - 1) * count;
+    double inverse = 1 / (double)count, rest_inverse = 1 / (double)rest, more_mean, more_squares;
+    const float *x = moments->map.x + begin * positions;
     for (long plane = begin; plane < end; plane++) {
-        double mean = 0, squares = 0;
-        for (long before = 0, count; before < map->positions; before += count, x += count) {
-            count = MIN(BLOCK, map->positions - before);
-            float centre = deviations(x, count, 0, NULL) / (float)count, spread;
-            float offset = deviations(x, count, centre, &spread);
-            merge(&mean, &squares, centre, offset, spread, before, count);
+        double mean, squares;
+        block_moments(x, rest, rest_inverse, &mean, &squares);
+        x += rest;
+        for (long before = rest; before < positions; before += count, x += count) {
+            double share = (double)count / (double)(before + count);
+            block_moments(x, count, inverse, &more_mean, &more_squares);
+            merge(&mean, &squares, more_mean, more_squares, share, share * (double)before);
         }
-        map->mean[plane] = (float)mean;
-        map->variance[plane] = (float)squares / (float)map->positions;
+        moments->mean[plane] = (float)mean;
+        moments->variance[plane] = POSITIVE((float)squares) / (float)positions;
     }
 }
 
-/* The same for `width` neighbouring channels and `count` positions of a map with channels last. */
-static inline __attribute__((always_inline)) void column_moments(
-    const float *x, long stride, long before, long count, double *mean, double *squares, const int width) {
-    float centre[LANES] = {0}, offset[LANES] = {0}, spread[LANES] = {0};
-    for (long p = 0; p < count; p++)
-        SIMD for (int c = 0; c < width; c++) centre[c] += x[p * stride + c];
-    for (int c = 0; c < width; c++) centre[c] /= (float)count;
-    for (long p = 0; p < count; p++)
-        SIMD for (int c = 0; c < width; c++) {
-            float deviation = x[p * stride + c] - centre[c];
-            offset[c] += deviation;
-            spread[c] += deviation * deviation;
+/* The same for the columns of a tile, `vectors` of them (0: one column). */
+INLINE void tile_moments(
+    const float *x, long stride, long before, long count, double *mean, double *squares, const int vectors) {
+    const int width = vectors ? vectors * LANES : 1;
+    float centre[TILE], offset[TILE], spread[TILE];
+    double share = (double)count / (double)(before + count), pull = share * (double)before;
+    if (vectors) {
+        Vector sums[TILE / LANES] = {0}, more[TILE / LANES] = {0};
+        for (long row = 0; row < count; row++)
+            for (int k = 0; k < vectors; k++) sums[k] += load(x + row * stride + k * LANES);
+        for (int k = 0; k < vectors; k++) sums[k] /= (float)count;
+        memcpy(centre, sums, sizeof(float) * (size_t)width);
+        memset(sums, 0, sizeof sums);
+        for (long row = 0; row < count; row++)
+            for (int k = 0; k < vectors; k++) {
+                Vector deviation = load(x + row * stride + k * LANES) - load(centre + k * LANES);
+                sums[k] += deviation;
+                more[k] += deviation * deviation;
+            }
+        memcpy(offset, sums, sizeof(float) * (size_t)width);
+        memcpy(spread, more, sizeof(float) * (size_t)width);
+    } else {
+        centre[0] = offset[0] = spread[0] = 0;
+        for (long row = 0; row < count; row++) centre[0] += x[row * stride];
+        centre[0] /= (float)count;
+        for (long row = 0; row < count; row++) {
+            float deviation = x[row * stride] - centre[0];
+            offset[0] += deviation;
+            spread[0] += deviation * deviation;
         }
-    for (int c = 0; c < width; c++) merge(mean + c, squares + c, centre[c], offset[c], spread[c], before, count);
+    }
+    double inverse = 1 / (double)count;
+    for (int c = 0; c < width; c++) {
+        double error = (double)offset[c] * inverse;
+        merge(mean + c, squares + c, (double)centre[c] + error, (double)spread[c] - error * (double)offset[c], share, pull);
+    }
+}
+
+/* Moments of the columns of a table, at most CHUNK of them. */
+static void column_moments(const float *x, long stride, long rows, long width, double *mean, double *squares) {
+    memset(mean, 0, sizeof(double) * (size_t)width);
+    memset(squares, 0, sizeof(double) * (size_t)width);
+    for (long before = 0, count, c; before < rows; before += count, x += count * stride) {
+        count = MIN(ROWS_HELD, rows - before);
+        for (c = 0; c + 8 * LANES <= width; c += 8 * LANES)
+            tile_moments(x + c, stride, before, count, mean + c, squares + c, 8);
+        for (; c + 2 * LANES <= width; c += 2 * LANES)
+            tile_moments(x + c, stride, before, count, mean + c, squares + c, 2);
+        for (; c + LANES <= width; c += LANES) tile_moments(x + c, stride, before, count, mean + c, squares + c, 1);
+        for (; c < width; c++) tile_moments(x + c, stride, before, count, mean + c, squares + c, 0);
+    }
 }
 
 static void last_moments(const void *arguments, long begin, long end) {
-    const Map *map = arguments;
-    long channels = map->channels;
+    const Moments *moments = arguments;
+    long channels = moments->map.channels, positions = moments->map.positions;
+    /* Few channels are read as if several positions were one, with more of them. */
+    long together = MAX(1, MIN(TILE / channels, positions)), rows = positions / together, left = positions % together;
     for (long unit = begin; unit < end; unit++) {
-        long sample = unit / map->parts, part = unit % map->parts, tiles = BLOCKS(channels, LANES);
-        long last = MIN(tiles * (part + 1) / map->parts * LANES, channels);
-        for (long first = tiles * part / map->parts * LANES, width; first < last; first += width) {
-            double mean[CHUNK], squares[CHUNK];
+        long sample = unit / moments->parts, part = unit % moments->parts, tiles = BLOCKS(channels, TILE);
+        long last = MIN(tiles * (part + 1) / moments->parts * TILE, channels);
+        for (long first = tiles * part / moments->parts * TILE, width; first < last; first += width) {
+            double mean[CHUNK], squares[CHUNK], left_mean[TILE], left_squares[TILE];
+            const float *x = moments->map.x + sample * positions * channels + first;
             width = MIN(CHUNK, last - first);
-            for (long before = 0, count; before < map->positions; before += count) {
-                count = MIN(POSITIONS, map->positions - before);
-                const float *x = map->x + (sample * map->positions + before) * channels + first;
-                long c = 0;
-                for (; c + LANES <= width; c += LANES)
-                    column_moments(x + c, channels, before, count, mean + c, squares + c, LANES);
-                for (; c + 16 <= width; c += 16)
-                    column_moments(x + c, channels, before, count, mean + c, squares + c, 16);
-                for (; c + 8 <= width; c += 8)
-                    column_moments(x + c, channels, before, count, mean + c, squares + c, 8);
-                for (; c < width; c++) column_moments(x + c, channels, before, count, mean + c, squares + c, 1);
+            column_moments(x, together * channels, rows, together * width, mean, squares);
+            for (long k = 1; k < together; k++) {
+                double share = 1 / (double)(k + 1), pull = share * (double)(k * rows);
+                for (long c = 0; c < width; c++)
+                    merge(mean + c, squares + c, mean[k * width + c], squares[k * width + c], share, pull);
+            }
+            if (left) {
+                double share = (double)left / (double)positions, pull = share * (double)(positions - left);
+                column_moments(x + (positions - left) * channels, channels, left, width, left_mean, left_squares);
+                for (long c = 0; c < width; c++)
+                    merge(mean + c, squares + c, left_mean[c], left_squares[c], share, pull);
             }
             for (long c = 0; c < width; c++) {
-                map->mean[sample * channels + first + c] = (float)mean[c];
-                map->variance[sample * channels + first + c] = (float)squares[c] / (float)map->positions;
+                moments->mean[sample * channels + first + c] = (float)mean[c];
+                moments->variance[sample * channels + first + c] = POSITIVE((float)squares[c]) / (float)positions;
             }
         }
     }
@@ -173,58 +243,65 @@ static void last_moments(const void *arguments, long begin, long end) {
 
 /* All moments of a sample with a NaN or an Inf, or with too large squares, become NaN. */
 static void mark_poisoned(const void *arguments, long begin, long end) {
-    const Map *map = arguments;
+    const Moments *moments = arguments;
+    long channels = moments->map.channels;
     for (long sample = begin; sample < end; sample++) {
-        float *mean = map->mean + sample * map->channels, *variance = map->variance + sample * map->channels;
+        float *mean = moments->mean + sample * channels, *variance = moments->variance + sample * channels;
         float energy = 0;
-        SUM(energy) for (long c = 0; c < map->channels; c++) energy += variance[c] + 4 * mean[c] * mean[c];
-        for (long c = 0; !isfinite(energy) && c < map->channels; c++) mean[c] = variance[c] = NAN;
+        SUM(energy) for (long c = 0; c < channels; c++) energy += variance[c] + 4 * mean[c] * mean[c];
+        for (long c = 0; !isfinite(energy) && c < channels; c++) mean[c] = variance[c] = NAN;
     }
 }
 
-void instance_moments(
-    const float *x, long batch, long channels, long positions, int last, float *mean, float *variance, int threads) {
-    Map map = {.x = x, .channels = channels, .positions = positions, .parts = 1, .mean = mean, .variance = variance};
-    double values = (double)batch * (double)channels;
-    if (last && batch < threads) map.parts = MIN(threads, BLOCKS(channels, LANES));
-    if (last) each(last_moments, &map, batch * map.parts, 2 * values * (double)positions, threads);
-    else each(plane_moments, &map, batch * channels, 2 * values * (double)positions, threads);
-    each(mark_poisoned, &map, batch, values, threads);
+static void compute_moments(Map map, float *mean, float *variance, long threads) {
+    Moments moments = {.map = map, .mean = mean, .variance = variance, .parts = 1};
+    double table = (double)map.batch * (double)map.channels, work = 2 * table * (double)map.positions;
+    if (map.last && map.batch < threads) moments.parts = MIN(threads, BLOCKS(map.channels, TILE));
+    if (map.last) each(last_moments, &moments, map.batch * moments.parts, work, threads);
+    else each(plane_moments, &moments, map.batch * map.channels, work, threads);
+    each(mark_poisoned, &moments, map.batch, table, threads);
+}
+
+/* Factor and summand of a map, for `width` channels of a sample. */
+INLINE void coefficients(const Moments *moments, long sample, long first, long width, float *scale, float *shift) {
+    const float *mean = moments->mean + sample * moments->stride + first, *weight = moments->weight, *bias = moments->bias;
+    const float *variance = moments->variance + sample * moments->stride + first;
+    for (long c = 0; c < width; c++) scale[c] = 1 / sqrtf(variance[c] + moments->eps);
+    for (long c = 0; weight && c < width; c++) scale[c] *= weight[first + c];
+    for (long c = 0; c < width; c++) shift[c] = (bias ? bias[first + c] : 0) - mean[c] * scale[c];
 }
 
 static void plane_normalize(const void *arguments, long begin, long end) {
-    const Map *map = arguments;
-    for (long plane = begin; plane < end; plane++) {
-        long c = plane % map->channels, i = plane / map->channels * map->stride + c;
-        const float *x = map->x + plane * map->positions;
-        float *y = map->y + plane * map->positions;
-        float scale = 1 / sqrtf(map->variance[i] + map->eps);
-        if (map->weight) scale *= map->weight[c];
-        float shift = (map->bias ? map->bias[c] : 0) - map->mean[i] * scale;
-        SIMD for (long p = 0; p < map->positions; p++) y[p] = x[p] * scale + shift;
+    const Moments *moments = arguments;
+    long channels = moments->map.channels, positions = moments->map.positions;
+    for (long plane = begin, width; plane < end; plane += width) {
+        float scale[CHUNK], shift[CHUNK];
+        long first = plane % channels;
+        width = MIN(MIN(CHUNK, channels - first), end - plane);
+        coefficients(moments, plane / channels, first, width, scale, shift);
+        for (long c = 0; c < width; c++) {
+            const float *x = moments->map.x + (plane + c) * positions;
+            float *y = moments->map.y + (plane + c) * positions;
+            SIMD for (long p = 0; p < positions; p++) y[p] = x[p] * scale[c] + shift[c];
+        }
     }
 }
 
 static void last_normalize(const void *arguments, long begin, long end) {
-    const Map *map = arguments;
-    long channels = map->channels;
+    const Moments *moments = arguments;
+    long channels = moments->map.channels, positions = moments->map.positions;
     for (long unit = begin; unit < end; unit++) {
-        long sample = unit / map->parts, part = unit % map->parts, last = map->positions * (part + 1) / map->parts;
-        const float *mean = map->mean + sample * map->stride, *variance = map->variance + sample * map->stride;
+        long sample = unit / moments->parts, part = unit % moments->parts, last = positions * (part + 1) / moments->parts;
         for (long first = 0, width; first < channels; first += width) {
             float scale[CHUNK], shift[CHUNK];
             width = MIN(CHUNK, channels - first);
-            for (long c = 0; c < width; c++) {
-                scale[c] = 1 / sqrtf(variance[first + c] + map->eps);
-                if (map->weight) scale[c] *= map->weight[first + c];
-                shift[c] = (map->bias ? map->bias[first + c] : 0) - mean[first + c] * scale[c];
-            }
+            coefficients(moments, sample, first, width, scale, shift);
             /* A few channels are repeated, because a long loop is quicker than many short ones. */
             long together = width == channels ? MAX(1, CHUNK / 2 / width) : 1;
             for (long i = width; i < together * width; i++) scale[i] = scale[i - width], shift[i] = shift[i - width];
-            for (long p = map->positions * part / map->parts; p < last; p += together) {
-                const float *x = map->x + (sample * map->positions + p) * channels + first;
-                float *y = map->y + (sample * map->positions + p) * channels + first;
+            for (long p = positions * part / moments->parts; p < last; p += together) {
+                const float *x = moments->map.x + (sample * positions + p) * channels + first;
+                float *y = moments->map.y + (sample * positions + p) * channels + first;
                 long values = MIN(together, last - p) * width;
                 SIMD for (long i = 0; i < values; i++) y[i] = x[i] * scale[i] + shift[i];
             }
@@ -232,15 +309,37 @@ static void last_normalize(const void *arguments, long begin, long end) {
     }
 }
 
-void normalize(
-    const float *x, float *y, long batch, long channels, long positions, int last, const float *mean,
-    const float *variance, int per_sample, const float *weight, const float *bias, float eps, int threads) {
-    Map map = {x, y, channels, positions, 1, (float *)mean, (float *)variance, per_sample ? channels : 0,
-               weight, bias, eps};
-    double values = (double)batch * (double)channels * (double)positions;
-    if (last && batch < threads) map.parts = MIN(threads, positions);
-    if (last) each(last_normalize, &map, batch * map.parts, values, threads);
-    else each(plane_normalize, &map, batch * channels, values, threads);
+static void apply(Moments moments, long threads) {
+    Map map = moments.map;
+    double work = (double)map.batch * (double)map.channels * (double)map.positions;
+    moments.parts = map.last && map.batch < threads ? MIN(threads, map.positions) : 1;
+    if (map.last) each(last_normalize, &moments, map.batch * moments.parts, work, threads);
+    else each(plane_normalize, &moments, map.batch * map.channels, work, threads);
+}
+
+typedef struct {
+    Map map;
+    float *mean, *variance;
+    long threads;
+} InstanceMoments;
+
+void instance_moments(const InstanceMoments *call) {
+    compute_moments(call->map, call->mean, call->variance, call->threads);
+}
+
+typedef struct {
+    Map map;
+    float *mean, *variance;
+    long per_sample;
+    const float *weight, *bias;
+    float eps;
+    long threads;
+} Normalize;
+
+void normalize(const Normalize *call) {
+    Moments moments = {call->map, call->mean, call->variance, call->per_sample ? call->map.channels : 0,
+                       call->weight, call->bias, call->eps, 1};
+    apply(moments, call->threads);
 }
 
 /* --------------------------------------------------------------------------------------- first neighbours */
@@ -284,7 +383,7 @@ static void find_neighbours(const void *arguments, long begin, long end) {
     }
 }
 
-int partition(const float *features, long batch, long channels, float norm_floor, long *labels, int threads) {
+static int first_neighbours(const float *features, long batch, long channels, float norm_floor, long *labels, long threads) {
     float *scratch = calloc(packed_size(batch, channels), sizeof(float));
     long *neighbours = malloc((size_t)batch * sizeof(long));
     Packed table = {batch, channels, scratch, neighbours};
@@ -308,6 +407,17 @@ int partition(const float *features, long batch, long channels, float norm_floor
     free(scratch);
     free(neighbours);
     return enough_memory;
+}
+
+typedef struct {
+    const float *features;
+    long batch, channels, threads;
+    long *labels;
+    float norm_floor;
+} Partition;
+
+int partition(const Partition *call) {
+    return first_neighbours(call->features, call->batch, call->channels, call->norm_floor, call->labels, call->threads);
 }
 
 /* ------------------------------------------------------------------------------------------------- groups */
@@ -349,9 +459,9 @@ static void average_groups(const void *arguments, long begin, long end) {
     }
 }
 
-int group_moments(
+static int average(
     const float *mean, const float *variance, long batch, long channels, const long *labels, float *group_mean,
-    float *group_variance, int threads) {
+    float *group_variance, long threads) {
     for (long i = 0; i < batch; i++)
         if (labels[i] < 0 || labels[i] >= batch) return 0;
     float *rows = calloc((size_t)(batch * (2 * channels + 1)), sizeof(float));
@@ -364,31 +474,57 @@ int group_moments(
     return 1;
 }
 
+typedef struct {
+    const float *mean, *variance;
+    long batch, channels, threads;
+    const long *labels;
+    float *group_mean, *group_variance;
+} GroupMoments;
+
+int group_moments(const GroupMoments *call) {
+    return average(call->mean, call->variance, call->batch, call->channels, call->labels, call->group_mean,
+                   call->group_variance, call->threads);
+}
+
 /* ----------------------------------------------------------------------------------------- the layer of FIND */
 
 static inline float blend(float test, float source, float alpha) {
     return alpha < 0.5f ? test + alpha * (source - test) : source - (source - test) * (1 - alpha);
 }
 
-/* All of it; labels and, unless `moments` is NULL, means and variances of the samples, (2, B, C), are returned, too. */
-int find(
-    const float *x, float *y, long batch, long channels, long positions, int last, const float *source_mean,
-    const float *source_variance, const float *weight, const float *bias, float eps, float alpha, float norm_floor,
-    float *moments, long *labels, int threads) {
-    long size = batch * channels;
+/* A layer that is computed as a whole; unless `moments` is NULL, means and variances of the samples, (2, B, C), are
+returned, too. */
+typedef struct {
+    Map map;
+    const float *source_mean, *source_variance, *weight, *bias;
+    float *moments;
+    long threads;
+    float eps;
+} Layer;
+
+typedef struct {
+    Layer layer;
+    long *labels;
+    float alpha, norm_floor;
+} Find;
+
+int find(const Find *call) {
+    const Layer *layer = &call->layer;
+    Map map = layer->map;
+    long size = map.batch * map.channels, threads = layer->threads;
     float *tables = malloc((size_t)(4 * size) * sizeof(float)), *group_mean = tables, *group_variance = tables + size;
     if (!tables) return 0;
-    float *mean = moments ? moments : tables + 2 * size, *variance = mean + size;
-    instance_moments(x, batch, channels, positions, last, mean, variance, threads);
-    int done = partition(mean, batch, channels, norm_floor, labels, threads) &&
-               group_moments(mean, variance, batch, channels, labels, group_mean, group_variance, threads);
-    for (long i = 0; done && i < size; i += channels)
-        SIMD for (long c = 0; c < channels; c++) {
-            group_mean[i + c] = blend(group_mean[i + c], source_mean[c], alpha);
-            group_variance[i + c] = blend(group_variance[i + c], source_variance[c], alpha);
+    float *mean = layer->moments ? layer->moments : tables + 2 * size, *variance = mean + size;
+    compute_moments(map, mean, variance, threads);
+    int done = first_neighbours(mean, map.batch, map.channels, call->norm_floor, call->labels, threads) &&
+               average(mean, variance, map.batch, map.channels, call->labels, group_mean, group_variance, threads);
+    for (long i = 0; done && i < size; i += map.channels)
+        SIMD for (long c = 0; c < map.channels; c++) {
+            group_mean[i + c] = blend(group_mean[i + c], layer->source_mean[c], call->alpha);
+            group_variance[i + c] = blend(group_variance[i + c], layer->source_variance[c], call->alpha);
         }
-    if (done)
-        normalize(x, y, batch, channels, positions, last, group_mean, group_variance, 1, weight, bias, eps, threads);
+    Moments new = {map, group_mean, group_variance, map.channels, layer->weight, layer->bias, layer->eps, 1};
+    if (done) apply(new, threads);
     free(tables);
     return done;
 }
@@ -557,37 +693,49 @@ static void soft_statistics(const void *arguments, long begin, long end) {
     }
 }
 
-/* All of it. `depth` is 0 in the first layers, 1 in the middle of the model, where the common share is returned, and 2
-after it, where the share is held against its mean over the middle, `earlier`. `total` is the drift summed over the
-layers before, which with this one are `layers`; NULL in the first. */
-int find_soft(
-    const float *x, float *y, long batch, long channels, long positions, int last, const float *source_mean,
-    const float *source_variance, const float *weight, const float *bias, float eps, const SoftOptions *options,
-    int depth, int layers, float log_threshold, const float *total, const float *earlier, float *moments, float *drifts,
-    float *new_total, float *share, int threads) {
-    long size = batch * channels, width = BLOCKS(2 * channels, PANEL) * PANEL, padded = BLOCKS(batch, PANEL) * PANEL;
+/* `depth` is 0 in the first layers, 1 in the middle of the model, where common shares are added up, and 2 after it, where
+the share is held against their mean. `total` is the drift summed over the layers before, which with this one are
+`layers`, and is added to, as are the shares. */
+typedef struct {
+    Layer layer;
+    float *drifts, *total, *share_sum;
+    long depth, layers, shares;
+    float log_threshold;
+    SoftOptions options;
+} FindSoft;
+
+int find_soft(const FindSoft *call) {
+    const Layer *layer = &call->layer;
+    const SoftOptions *options = &call->options;
+    Map map = layer->map;
+    long batch = map.batch, channels = map.channels, threads = layer->threads, size = batch * channels;
+    long width = BLOCKS(2 * channels, PANEL) * PANEL, padded = BLOCKS(batch, PANEL) * PANEL;
     long needed = 2 * batch * width + padded * (2 * channels + padded + 2) + channels + 2 * size;
     float *table = calloc((size_t)needed, sizeof(float)), *near = table + batch * width;
     if (!table) return 0;
     float *packed = near + batch * width, *weights = packed + padded * 2 * channels;
     float *energy = weights + padded * padded, *trust = energy + padded, *pattern = trust + padded;
-    if (!moments) moments = pattern + channels;
+    float *mean = layer->moments ? layer->moments : pattern + channels, *drifts = call->drifts, *total = call->total;
     Packed drift = {batch, 2 * channels, packed, NULL};
-    Soft soft = {options, eps, moments, moments + size, source_mean, source_variance, batch, channels, width,
-                 drift, table, near, weights, energy, trust, pattern, drifts, table};
-    instance_moments(x, batch, channels, positions, last, moments, moments + size, threads);
+    Soft soft = {options, layer->eps, mean, mean + size, layer->source_mean, layer->source_variance, batch, channels,
+                 width, drift, table, near, weights, energy, trust, pattern, drifts, table};
+    compute_moments(map, mean, mean + size, threads);
     each(in_source_units, &soft, batch, 4.0 * (double)size, threads);
     each(soft_neighbourhoods, &soft, BLOCKS(batch, ROWS), (double)batch * (double)size / 2, threads);
-    float guard = 1, concentration = 0;
-    for (long i = 0; i < batch; i++) new_total[i] = total ? total[i] + drifts[i] : drifts[i];
-    if (depth) *share = common_share(&soft, new_total, (float)layers, &concentration);
-    if (depth == 2) guard = options->late_trust * class_guard(options, *share, *earlier, concentration);
+    float guard = 1, concentration = 0, layers = (float)call->layers;
+    for (long i = 0; i < batch; i++) total[i] += drifts[i];
+    if (call->depth) {
+        float share = common_share(&soft, total, layers, &concentration);
+        if (call->depth == 1) *call->share_sum += share;
+        else guard = options->late_trust * class_guard(options, share, *call->share_sum / (float)call->shares, concentration);
+    }
     for (long i = 0; i < batch; i++) {
-        float above = options->sharpness * (new_total[i] / (float)layers - log_threshold);
+        float above = options->sharpness * (total[i] / layers - call->log_threshold);
         trust[i] = (1 - options->alpha) / (1 + expf(-above)) * (1 - options->guard * (1 - guard));
     }
     each(soft_statistics, &soft, batch, (double)size, threads);
-    normalize(x, y, batch, channels, positions, last, table, table + size, 1, weight, bias, eps, threads);
+    Moments new = {map, table, table + size, channels, layer->weight, layer->bias, layer->eps, 1};
+    apply(new, threads);
     free(table);
     return 1;
 }

@@ -10,12 +10,12 @@ dtypes, in graphs and where gradients are recorded, PyTorch's operations compute
 """
 
 import ctypes
-import functools
 import hashlib
 import os
 import platform
 import shlex
 import shutil
+import struct
 import subprocess
 import tempfile
 import threading
@@ -35,27 +35,6 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno")
 PATIENCE_S = 120.0  # for the compiler, which takes about a second
 
-_POINTER, _INDEX, _FLAG, _NUMBER = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-_SIZES = (_INDEX, _INDEX, _INDEX, _FLAG)  # samples, channels, positions, whether channels are last
-# Input, output, sizes, source mean and variance, weight, bias, eps.
-_LAYER = (_POINTER, _POINTER, *_SIZES, _POINTER, _POINTER, _POINTER, _POINTER, _NUMBER)
-#: Result and arguments of every function; all but the first are given the number of threads last.
-SIGNATURES = {
-    "use_threads": (None, (_POINTER,)),
-    "instance_moments": (None, (_POINTER, *_SIZES, _POINTER, _POINTER, _FLAG)),
-    "normalize": (
-        None,
-        (_POINTER, _POINTER, *_SIZES, _POINTER, _POINTER, _FLAG, _POINTER, _POINTER, _NUMBER, _FLAG),
-    ),
-    "partition": (_FLAG, (_POINTER, _INDEX, _INDEX, _NUMBER, _POINTER, _FLAG)),
-    "group_moments": (_FLAG, (_POINTER, _POINTER, _INDEX, _INDEX, _POINTER, _POINTER, _POINTER, _FLAG)),
-    "find": (_FLAG, (*_LAYER, _NUMBER, _NUMBER, _POINTER, _POINTER, _FLAG)),
-    "find_soft": (_FLAG, (*_LAYER, _POINTER, _FLAG, _FLAG, _NUMBER, *[_POINTER] * 6, _FLAG)),
-}
-
-#: Source mean and variance, weight and bias of a layer, and eps.
-Layer = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, float]
-
 #: Constants of soft.py that native.c is given, in its order.
 SOFT_CONSTANTS = (
     "LEAST_SIMILARITY",
@@ -66,6 +45,24 @@ SOFT_CONSTANTS = (
     "CHANCE_SHARE",
     "GUARD_SHARPNESS",
 )
+
+# What a function is given: one structure, packed here, since ctypes converts single arguments slowly.
+_MAP = "PPllll"  # input, output, samples, channels, positions, whether channels are last
+_LAYER = _MAP + "PPPPPlf"  # source mean and variance, weight, bias, moments, threads, eps
+ARGUMENTS = {
+    name: struct.Struct(format)
+    for name, format in {
+        "instance_moments": _MAP + "PPl",
+        "normalize": _MAP + "PPlPPfl",
+        "partition": "PlllPf",
+        "group_moments": "PPlllPPP",
+        "find": _LAYER + "Pff",
+        "find_soft": _LAYER + "PPPlllf" + "f" * (4 + len(SOFT_CONSTANTS)),
+    }.items()
+}
+
+#: Source mean and variance, weight and bias of a layer.
+Rows = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 _lock = threading.Lock()
 _library: Any = None
@@ -107,8 +104,8 @@ def takes(tensor: Tensor) -> bool:
     )
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def _pointer(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _is_row(values: Tensor | None, length: int) -> bool:
@@ -120,8 +117,7 @@ def _is_row(values: Tensor | None, length: int) -> bool:
 
 def _layout(features: Tensor) -> tuple[int, int, int, bool] | None:
     """Return samples, channels, positions and whether channels are last; None for other layouts."""
-    shape = features.shape
-    batch, channels = shape[0], shape[1]
+    batch, channels, *_ = features.shape
     positions = features.numel() // (batch * channels)
     if features.is_contiguous():
         return batch, channels, positions, positions == 1
@@ -138,9 +134,8 @@ def instance_moments(features: Tensor) -> tuple[Tensor, Tensor] | None:
     if layout is None:
         return None
     mean, variance = torch.empty(layout[:2]), torch.empty(layout[:2])
-    _library.instance_moments(
-        features.data_ptr(), *layout, mean.data_ptr(), variance.data_ptr(), torch.get_num_threads()
-    )
+    arguments = (features.data_ptr(), 0, *layout, mean.data_ptr(), variance.data_ptr(), torch.get_num_threads())
+    _library.instance_moments(ARGUMENTS["instance_moments"].pack(*arguments))
     return mean, variance
 
 
@@ -166,18 +161,11 @@ def normalize(
     if not (_is_row(weight, channels) and _is_row(bias, channels)):
         return None
     result = features if overwrite else torch.empty_like(features)
-    _library.normalize(
-        features.data_ptr(),
-        result.data_ptr(),
-        *layout,
-        mean.data_ptr(),
-        variance.data_ptr(),
-        per_sample,
-        _pointer(weight),
-        _pointer(bias),
-        eps,
-        torch.get_num_threads(),
+    arguments = (
+        *(features.data_ptr(), result.data_ptr(), *layout, mean.data_ptr(), variance.data_ptr(), per_sample),
+        *(_pointer(weight), _pointer(bias), eps, torch.get_num_threads()),
     )
+    _library.normalize(ARGUMENTS["normalize"].pack(*arguments))
     return result
 
 
@@ -187,10 +175,9 @@ def partition(descriptors: Tensor, norm_floor: float) -> Tensor | None:
         return None
     batch, channels = descriptors.shape
     labels = torch.empty(batch, dtype=torch.int64)
-    done = _library.partition(
-        descriptors.data_ptr(), batch, channels, norm_floor, labels.data_ptr(), torch.get_num_threads()
-    )
-    return labels if done else None
+    sizes = (batch, channels, torch.get_num_threads())
+    arguments = (descriptors.data_ptr(), *sizes, labels.data_ptr(), norm_floor)
+    return labels if _library.partition(ARGUMENTS["partition"].pack(*arguments)) else None
 
 
 def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -202,131 +189,113 @@ def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tenso
         return None
     if not (labels.is_cpu and labels.is_contiguous()):
         return None
-    group_mean, group_variance = torch.empty(shape), torch.empty(shape)
-    done = _library.group_moments(
-        mean.data_ptr(),
-        variance.data_ptr(),
-        batch,
-        channels,
-        labels.data_ptr(),
-        group_mean.data_ptr(),
-        group_variance.data_ptr(),
-        torch.get_num_threads(),
-    )
-    return (group_mean, group_variance) if done else None
+    results = torch.empty(shape), torch.empty(shape)
+    sizes = (batch, channels, torch.get_num_threads())
+    tensors = (tensor.data_ptr() for tensor in (labels, *results))
+    arguments = ARGUMENTS["group_moments"].pack(mean.data_ptr(), variance.data_ptr(), *sizes, *tensors)
+    return results if _library.group_moments(arguments) else None
+
+
+class Layer:
+    """What the functions are given of a layer, whose vectors are looked at again only when they have moved.
+
+    Several threads may use it at once: what one of them has checked holds for the others.
+
+    Attributes:
+        eps: The layer's.
+    """
+
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+        self.checked: tuple[int, ...] = ()
+
+    def prepare(
+        self, features: Tensor, rows: Rows, overwrite: bool, moments_too: bool
+    ) -> tuple[Tensor, Tensor | None, tuple[Any, ...]] | None:
+        """Return tensors for the result and the moments, and what ``Layer`` of native.c lists; None if unfit."""
+        layout = _layout(features)
+        if layout is None:
+            return None
+        mean, variance, weight, bias = rows
+        key = (layout[1], _pointer(mean), _pointer(variance), _pointer(weight), _pointer(bias))
+        for row in rows:
+            if row is not None and row.dtype is not torch.float32:
+                return None
+        if key != self.checked:
+            if mean is None or variance is None or not all(_is_row(row, layout[1]) for row in rows):
+                return None
+            self.checked = key
+        result = features if overwrite else torch.empty_like(features)
+        moments = torch.empty((2, *layout[:2])) if moments_too else None
+        pointers = (features.data_ptr(), result.data_ptr(), *layout, *key[1:], _pointer(moments))
+        return result, moments, (*pointers, torch.get_num_threads(), self.eps)
 
 
 def find(
-    features: Tensor, layer: Layer, alpha: float, norm_floor: float, overwrite: bool, moments_too: bool
+    layer: Layer,
+    features: Tensor,
+    rows: Rows,
+    alpha: float,
+    norm_floor: float,
+    overwrite: bool = False,
+    moments_too: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Normalise as a layer of FIND does, or return None if that is not possible.
+    """Normalise features that :func:`takes` as a layer of FIND does, or return None if that is not possible.
 
     Returns:
         The normalised map; labels, ``(B,)``; and if wanted, means and variances of the samples, ``(2, B, C)``.
     """
-    arguments = _arguments(features, layer, overwrite)
-    if arguments is None:
+    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
         return None
-    result, batch, channels, begin = arguments
-    labels = torch.empty(batch, dtype=torch.int64)
-    moments = torch.empty((2, batch, channels)) if moments_too else None
-    done = _library.find(*begin, alpha, norm_floor, _pointer(moments), labels.data_ptr(), torch.get_num_threads())
+    result, moments, arguments = prepared
+    labels = torch.empty(len(features), dtype=torch.int64)
+    done = _library.find(ARGUMENTS["find"].pack(*arguments, labels.data_ptr(), alpha, norm_floor))
     return (result, labels, moments) if done else None
 
 
 def find_soft(
-    features: Tensor,
     layer: Layer,
+    features: Tensor,
+    rows: Rows,
     options: tuple[float, ...],
     depth: int,
     layers: int,
     log_threshold: float,
-    total: Tensor | None,
-    earlier: Tensor | None,
-    overwrite: bool,
-    moments_too: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None] | None:
-    """Normalise as a layer of find-soft does, or return None if that is not possible.
+    total: Tensor,
+    share_sum: Tensor,
+    shares: int,
+    overwrite: bool = False,
+    moments_too: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Normalise features that :func:`takes` as a layer of find-soft does, or return None if that is not possible.
 
     Args:
+        layer: Of the layer, as the next two.
         features: Feature map.
-        layer: The tensors of the layer.
+        rows: Source mean and variance, weight and bias.
         options: What ``SoftOptions`` of native.c lists.
         depth: 0, 1 in the middle of the model, or 2 in its late layers.
         layers: The number of layers so far, this one included.
         log_threshold: Logarithm of the drift at which the gate is half open.
-        total: Drift summed over the layers before, ``(B,)``; None in the first.
-        earlier: Mean of the common shares of the middle, scalar; needed at depth 2.
+        total: Drift summed over the layers before, ``(B,)``, which this one's is added to.
+        share_sum: Common shares of the middle, summed, scalar, which this one's is added to at depth 1.
+        shares: How many they are.
         overwrite: Write the result over ``features``.
         moments_too: Whether the moments of the samples are wanted.
 
     Returns:
-        The normalised map; drift of the samples, ``(B,)``; the new sum of it, ``(B,)``; the common share, scalar,
-        but at depth 0; and if wanted, means and variances of the samples, ``(2, B, C)``.
+        The normalised map; drift of the samples, ``(B,)``; and if wanted, means and variances of the samples,
+        ``(2, B, C)``.
     """
-    arguments = _arguments(features, layer, overwrite)
-    if arguments is None or not _is_row(total, len(features)):
+    if not (_is_row(total, len(features)) and share_sum.is_cpu and share_sum.dtype is torch.float32):
         return None
-    result, batch, channels, begin = arguments
-    drift, new_total = torch.empty(batch), torch.empty(batch)
-    share = torch.empty(()) if depth else None
-    moments = torch.empty((2, batch, channels)) if moments_too else None
-    done = _library.find_soft(
-        *begin,
-        _floats(options),
-        depth,
-        layers,
-        log_threshold,
-        _pointer(total),
-        _pointer(earlier),
-        _pointer(moments),
-        drift.data_ptr(),
-        new_total.data_ptr(),
-        _pointer(share),
-        torch.get_num_threads(),
-    )
-    return (result, drift, new_total, share, moments) if done else None
-
-
-@functools.lru_cache
-def _floats(values: tuple[float, ...]) -> ctypes.Array[ctypes.c_float]:
-    return (ctypes.c_float * len(values))(*values)
-
-
-def _arguments(features: Tensor, layer: Layer, overwrite: bool) -> tuple[Tensor, int, int, tuple[Any, ...]] | None:
-    """Return the result's tensor, samples, channels, and the first arguments of a function for a whole layer."""
-    layout = _layout(features) if takes(features) else None
-    if layout is None:
+    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
         return None
-    batch, channels = layout[:2]
-    mean, variance, weight, bias, eps = layer
-    if (
-        mean is None
-        or variance is None
-        or not (
-            _is_row(mean, channels)
-            and _is_row(variance, channels)
-            and _is_row(weight, channels)
-            and _is_row(bias, channels)
-        )
-    ):
-        return None
-    result = features if overwrite else torch.empty_like(features)
-    return (
-        result,
-        batch,
-        channels,
-        (
-            features.data_ptr(),
-            result.data_ptr(),
-            *layout,
-            mean.data_ptr(),
-            variance.data_ptr(),
-            _pointer(weight),
-            _pointer(bias),
-            eps,
-        ),
-    )
+    result, moments, arguments = prepared
+    drift = torch.empty(len(features))
+    tensors = (drift.data_ptr(), total.data_ptr(), share_sum.data_ptr())
+    packed = ARGUMENTS["find_soft"].pack(*arguments, *tensors, depth, layers, shares, log_threshold, *options)
+    return (result, drift, moments) if _library.find_soft(packed) else None
 
 
 def _load() -> bool:
@@ -388,13 +357,14 @@ def _is_ours(path: Path) -> bool:
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    for name in ARGUMENTS:
+        getattr(library, name).argtypes = (ctypes.c_char_p,)
+    library.use_threads.argtypes = (ctypes.c_void_p,) * 3
     try:
         # Looked up through torch, so that both share one pool of threads.
         torch_library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))))
-        library.use_threads(ctypes.cast(torch_library.GOMP_parallel, ctypes.c_void_p))
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        library.use_threads(*(ctypes.cast(getattr(torch_library, name), ctypes.c_void_p) for name in names))
     except (OSError, AttributeError, StopIteration):
         pass  # torch does not use OpenMP here: one thread
     return library

@@ -43,6 +43,7 @@ class AdaptiveNorm(StandIn):
         self.norm = norm
         self.frozen = is_frozen_batch_norm(norm)
         self.eps = eps_of(norm)
+        self.native = native.Layer(self.eps)
         self.call = CallState()  # shared by all layers of a model, once it is adapted
         self.sole_reader = False  # whether nothing but this layer reads its input
         self.observers: list[Callable[[Tensor, Tensor], None]] = []  # called with the moments of every batch
@@ -73,7 +74,7 @@ class AdaptiveNorm(StandIn):
         """Do all that the layer does by one compiled function (:mod:`findtta.functional.native`).
 
         Args:
-            features: Feature map.
+            features: Feature map that the compiled functions take.
             overwrite: Whether the result may be written over it.
 
         Returns:
@@ -81,10 +82,11 @@ class AdaptiveNorm(StandIn):
         """
         return None
 
-    def source_tensors(self) -> native.Layer:
-        """Return running mean and variance, scale, shift and eps, as the compiled functions take them."""
+    def source_rows(self) -> native.Rows:
+        """Return running mean and variance, scale and shift, as the compiled functions take them."""
         norm: Any = self._modules[self.original]
-        return norm.running_mean, norm.running_var, *self.affine(), self.eps
+        buffers = norm._buffers
+        return buffers.get("running_mean"), buffers.get("running_var"), *self.affine()
 
     def observe(self, moments: Iterable[Tensor] | None) -> None:
         """Show means and variances of samples, ``(B, C)`` each, to whoever watches the layer."""
@@ -140,13 +142,16 @@ class AdaptiveNorm(StandIn):
         if self.frozen:
             # Its forward does the rest (affine map, activation): undo the normalisation that it begins with.
             return (norm.running_var + self.eps).sqrt(), norm.running_mean
+        parameters = norm._parameters
+        if "weight" in parameters and "bias" in parameters:  # quicker than the module's own look-up
+            return parameters["weight"], parameters["bias"]
         return norm.weight, norm.bias
 
     def _normalize(self, features: Tensor, overwrite: bool = False) -> Tensor:
         if torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 return self._normalize(features, overwrite)
-        if (normalized := self.in_one_call(features, overwrite)) is not None:
+        if native.takes(features) and (normalized := self.in_one_call(features, overwrite)) is not None:
             return normalized
         self.record()
         if features.shape[0] == 0:

@@ -9,8 +9,6 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-_WIDTHS = (16, 32, 64)
-
 
 class ResidualBlock(nn.Module):
     """Convolutions, each followed by BatchNorm and ReLU, beside a shortcut that is added before the last ReLU.
@@ -54,9 +52,10 @@ class CifarResNet(nn.Module):
         depth: 6n + 2, for n blocks per stage.
         num_classes: The number of classes.
         classic: Basic blocks at any depth and a bias in the last layer; otherwise as the benchmark builds them.
+        width: The channels of the first stage, which the next ones double.
     """
 
-    def __init__(self, depth: int, num_classes: int, *, classic: bool) -> None:
+    def __init__(self, depth: int, num_classes: int, *, classic: bool, width: int = 16) -> None:
         super().__init__()
         blocks, rest = divmod(depth - 2, 6)
         if rest or blocks < 1:
@@ -64,16 +63,17 @@ class CifarResNet(nn.Module):
         bottlenecks = depth >= 44 and not classic
         # The names here and below are those of the checkpoints in circulation.
         names = ("0", "1") if classic else ("conv", "bn")
-        channels = _WIDTHS[0]
+        channels = width
         self.conv1 = nn.Conv2d(3, channels, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU(inplace=True)
         stages: list[nn.Module] = []
-        for stage, width in enumerate(_WIDTHS, start=1):
-            shapes = [(1, width), (3, width), (1, 4 * width)] if bottlenecks else [(3, width), (3, width)]
+        for stage in range(3):
+            inner = width << stage
+            shapes = [(1, inner), (3, inner), (1, 4 * inner)] if bottlenecks else [(3, inner), (3, inner)]
             layers = nn.Sequential()
             for number in range(blocks):
-                layers.append(ResidualBlock(channels, shapes, 2 if stage > 1 and number == 0 else 1, names))
+                layers.append(ResidualBlock(channels, shapes, 2 if stage and number == 0 else 1, names))
                 channels = shapes[-1][1]
             stages.append(layers)
         self.layer1, self.layer2, self.layer3 = stages
