@@ -6,6 +6,7 @@ from torch import Tensor
 
 from findtta.functional import native
 from findtta.functional.moments import as_dtype, widen
+from findtta.functional.tracing import traced
 
 
 def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
@@ -20,7 +21,7 @@ def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
         ``alpha * source + (1 - alpha) * test``, of the shape of ``test``.
     """
     source = as_dtype(source, test.dtype)
-    if torch.compiler.is_compiling():
+    if traced():
         return test * (1 - alpha) + source * alpha  # two operations of an exported graph; ``lerp`` becomes six
     return torch.lerp(test, source, alpha)
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, native, normalize
 from findtta.functional.moments import as_dtype, widen
+from findtta.functional.tracing import traced
 from findtta.layers.frozen import eps_of, is_frozen_batch_norm
 from findtta.layers.stand_in import CallState, StandIn
 
@@ -34,6 +35,9 @@ class AdaptiveNorm(StandIn):
 
     #: Whether :meth:`statistics` takes the layer's input as a third argument, ``features``.
     needs_features: ClassVar[bool] = False
+
+    #: Which of the layers of a compiled model this is.
+    number = 0
 
     original = "norm"
     norm: nn.Module
@@ -108,9 +112,18 @@ class AdaptiveNorm(StandIn):
         return bool(self.call.records) and self not in self.call.records
 
     def record(self, **values: Tensor) -> None:
-        """Record something about the batch, for reports; without effect in a compiled graph."""
-        if not torch.compiler.is_compiling():
+        """Record something about the batch, for reports; without effect in an exported graph."""
+        if not traced():
             self.call.records.setdefault(self, {}).update(values)
+        elif self.call.returned is not None:
+            self.call.returned.append((self.number, values))
+
+    def recall(self, values: dict[str, Tensor]) -> None:
+        """Do what :meth:`record` and :meth:`observe` would have done outside of the graph that returned this."""
+        values = dict(values)
+        if "observed_mean" in values:
+            self.observe((values.pop("observed_mean"), values.pop("observed_variance")))
+        self.record(**values)
 
     def reset(self) -> None:
         """Forget what was learned or recorded from earlier batches."""
@@ -153,8 +166,10 @@ class AdaptiveNorm(StandIn):
             return features.clone()
         wide = widen(features)
         mean, variance = moments = instance_moments(wide)
-        if not torch.compiler.is_compiling():
+        if not traced():
             self.observe(moments)
+        elif self.observers:
+            self.record(observed_mean=mean, observed_variance=variance)
         more = (wide,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
         # With the original statistics, take the original's own path, so that results are equal to the bit.
@@ -163,7 +178,7 @@ class AdaptiveNorm(StandIn):
             return features
         # A widened copy is ours to overwrite; the input itself only where it was proven safe.
         overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
-        overwrite = overwrite and not unchanged and not torch.compiler.is_compiling()
+        overwrite = overwrite and not unchanged and not traced()
         result = normalize(wide, mean, variance, *self.affine(), self.eps, overwrite=overwrite)
         return as_dtype(result, features.dtype)
 
