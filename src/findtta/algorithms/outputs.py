@@ -99,7 +99,7 @@ class OutputAdapted(Adapted):
         if logits.shape[0] == 0:
             return logits
         features = self._features(tap.take(), logits)
-        if torch.is_autocast_enabled(logits.device.type):
+        if not logits.is_meta and torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
                 return self._adjusted(features, logits)
         return self._adjusted(features, logits)

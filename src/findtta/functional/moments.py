@@ -48,11 +48,13 @@ def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
+def instance_moments(features: Tensor, *, centred: bool = False) -> tuple[Tensor, Tensor]:
     """Mean and variance of every sample and channel over its positions (equation 1).
 
     Args:
         features: Feature map, ``(B, C, *spatial)``; ``(B, C)`` counts as one position.
+        centred: Whether means are at most some hundred standard deviations away from 0, so that a mean of squares
+            gives the variance to enough digits.
 
     Returns:
         Mean and biased variance, ``(B, C)`` each, in float32 (float64 for float64 features); all
@@ -61,6 +63,12 @@ def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
     features = widen(features)
     if (moments := native.instance_moments(features)) is not None:
         return moments
+    if centred and features.ndim > 2:
+        # One axis of positions: onnxruntime would square a map in the layout of its convolutions, and convert it again.
+        flat = features.reshape(-1, features.shape[1], math.prod(features.shape[2:]))
+        mean, square = flat.mean(2), (flat * flat).mean(2)
+        mark = square.sum(1, keepdim=True) * 0
+        return mean + mark, F.relu(square - mean * mean) + mark
     mean, variance = _plain_moments(features)
     # Not finite if any moment is not, or if the square of a difference of two such means is not.
     energy = torch.addcmul(variance, mean, mean, value=4).sum(1, keepdim=True)

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, native, normalize
 from findtta.functional.moments import as_dtype, widen
-from findtta.functional.tracing import traced
+from findtta.functional.tracing import exported, traced
 from findtta.layers.frozen import eps_of, is_frozen_batch_norm
 from findtta.layers.stand_in import CallState, StandIn
 
@@ -156,7 +156,7 @@ class AdaptiveNorm(StandIn):
         return norm.weight, norm.bias
 
     def _normalize(self, features: Tensor, overwrite: bool = False) -> Tensor:
-        if torch.is_autocast_enabled(features.device.type):
+        if not features.is_meta and torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 return self._normalize(features, overwrite)
         if (normalized := self.in_one_call(features, overwrite)) is not None:
@@ -164,13 +164,18 @@ class AdaptiveNorm(StandIn):
         self.record()
         if features.shape[0] == 0:
             return features.clone()
-        wide = widen(features)
-        mean, variance = moments = instance_moments(wide)
+        wide = given = widen(features)
+        centre = self._centre(wide)
+        if centre is not None:
+            wide = wide + (-centre).view(-1, *[1] * (wide.ndim - 2))
+        mean, variance = moments = instance_moments(wide, centred=centre is not None)
+        if centre is not None:
+            mean = mean + centre
         if not traced():
             self.observe(moments)
         elif self.observers:
             self.record(observed_mean=mean, observed_variance=variance)
-        more = (wide,) if self.needs_features else ()
+        more = (given,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
         # With the original statistics, take the original's own path, so that results are equal to the bit.
         unchanged = mean is self.norm.running_mean
@@ -179,8 +184,20 @@ class AdaptiveNorm(StandIn):
         # A widened copy is ours to overwrite; the input itself only where it was proven safe.
         overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
         overwrite = overwrite and not unchanged and not traced()
+        if unchanged:
+            wide = given
+        elif centre is not None:
+            mean = mean - centre
         result = normalize(wide, mean, variance, *self.affine(), self.eps, overwrite=overwrite)
         return as_dtype(result, features.dtype)
+
+    def _centre(self, features: Tensor) -> Tensor | None:
+        """Return what an exported graph subtracts first, so that one pass over memory gives both moments.
+
+        A runtime makes that subtraction part of the convolution before.
+        """
+        mean = self.norm.running_mean if exported() and features.ndim > 2 else None
+        return None if mean is None else as_dtype(mean, features.dtype)  # type: ignore[arg-type]
 
     def train(self, mode: bool = True) -> AdaptiveNorm:
         """Stay in evaluation mode: what this layer does never depends on the mode."""
