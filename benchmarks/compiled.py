@@ -4,7 +4,8 @@
     python benchmarks/compiled.py --threads 1 --batch-size 16
 
 The source model is compiled by ``torch.compile`` for each batch size by itself, the adapted ones by
-``adapt(model, compile=True)`` for all of them. Ratios are medians over rounds, with quartiles in brackets. Run it alone.
+``adapt(model, compile=True)`` for all of them. Ratios are medians over rounds, with quartiles in brackets. Run it
+alone.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def main() -> None:
         calls[f"{method}, compiled"] = adapted
         calls[f"{method}"] = adapt(network, method)
     calls["source"] = adapt(network, "source")
-    print(render(["compiled", "graphs", "seconds", "kernels", "more per layer than source"], rows), "\n", flush=True)
+    print(
+        render(["compiled", "graphs", "seconds", "kernels", "more per layer than source"], rows), "\n", flush=True
+    )
 
     for size, batch in batches.items():
         functions = {label: (lambda call=call, batch=batch: call(batch)) for label, call in calls.items()}

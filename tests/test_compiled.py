@@ -110,7 +110,9 @@ def test_in_float32_nothing_differs_but_by_near_ties_of_first_neighbours(monkeyp
 @pytest.mark.parametrize("offset", [0.0, 100.0, -1e4])
 @pytest.mark.parametrize("shape", [(3, 4, 16, 16), (3, 4, 50), (3, 4, 3, 5, 4), (3, 4, 1, 1)])
 def test_moments_in_one_pass_lose_no_digits_to_a_large_mean(shape, offset):
-    features = (randn(*shape, dtype=torch.float64) * torch.tensor([1, 1e-2, 10, 0.5]).view(-1, *[1] * len(shape[2:])))
+    features = randn(*shape, dtype=torch.float64) * torch.tensor([1, 1e-2, 10, 0.5]).view(
+        -1, *[1] * len(shape[2:])
+    )
     features = (features + offset).float()
     dims = tuple(range(2, len(shape)))
     variance, mean = torch.var_mean(features.double(), dims, correction=0)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ class Compiled:
 
     A kind is all but the size of the batch (shape of a sample, dtype, device, memory format), and whether it is a
     batch of one, for which torch makes a graph of its own. A copy of this object starts without compiled code. It
-    may be called from several threads: while one makes a graph, others wait only if they need one that is not there.
+    may be called from several threads: while one makes a graph, others wait only if they need a new one, too.
 
     Attributes:
         graphs: How many graphs have been compiled.
@@ -39,8 +39,7 @@ class Compiled:
     def __init__(self) -> None:
         self.graphs = 0
         self.seconds = 0.0
-        self._call: Callable[[Tensor], Any] | None = None
-        self._kinds: set[tuple[object, ...]] = set()
+        self._calls: dict[tuple[object, ...], Callable[[Tensor], Any]] = {}
 
     def __deepcopy__(self, memo: object) -> "Compiled":
         return type(self)()
@@ -58,39 +57,38 @@ class Compiled:
         """
         batch = _canonical(batch)
         kind = _kind(batch)
-        if kind in self._kinds:
-            return self._run(batch)
+        if kind in self._calls:
+            return self._run(self._calls[kind], batch)
         with MAKING_GRAPH:
-            if kind in self._kinds:
-                return self._run(batch)
+            if kind in self._calls:
+                return self._run(self._calls[kind], batch)
             before(batch)
             start = time.perf_counter()
-            self._call = self._call or self._compile(function)
+            call = self._compile(function)
             try:
                 with _one_convolution_for_all_batches():
-                    result = self._run(batch)
+                    result = self._run(call, batch)
             except FindTTAError:
                 raise
             except Exception as error:  # whatever torch raises, there is no code
                 raise CompileError(_explanation(error, batch.device)) from error
             self.seconds += time.perf_counter() - start
-            self._kinds.add(kind)
+            self._calls[kind] = call
             return result
 
-    def _run(self, batch: Tensor) -> Any:
-        assert self._call is not None
+    def _run(self, call: Callable[[Tensor], Any], batch: Tensor) -> Any:
         # Grad and inference mode are properties of a graph: the same ones in every call.
         with torch.inference_mode(False), torch.no_grad():
             if batch.shape[0] > 1:
                 torch._dynamo.decorators.mark_dynamic(batch, 0)
-            return self._call(batch)
+            return call(batch)
 
     def _compile(self, function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
         def body(batch: Tensor) -> Any:
             torch._check(batch.shape[0] <= MAX_BATCH)
             return function(batch)
 
-        # torch counts graphs by code object, up to a limit: each model gets one of its own.
+        # torch keeps graphs by code object, up to a limit: each kind of batch of each model gets one of its own.
         body.__code__ = body.__code__.replace()
         backend = torch._dynamo.lookup_backend(self.backend)
 
@@ -98,8 +96,16 @@ class Compiled:
             self.graphs += 1
             return backend(graph, inputs, **more)
 
-        compiled: Callable[[Tensor], Any] = torch.compile(body, fullgraph=True, dynamic=False, backend=counting)
+        compiled: Callable[[Tensor], Any] = torch.compile(
+            body, fullgraph=True, dynamic=False, backend=counting, options={"guard_filter_fn": _keep_guards}
+        )
         return compiled
+
+
+def _keep_guards(entries: Sequence[Any]) -> list[bool]:
+    # Sizes, dtypes and devices of all tensors are checked in every call. Checking every attribute of every module,
+    # too, would take as long as all layers of FIND on a batch of one.
+    return [entry.guard_type in ("TENSOR_MATCH", "SHAPE_ENV") for entry in entries]
 
 
 def require_compiler(device: torch.device) -> None:

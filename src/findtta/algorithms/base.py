@@ -115,6 +115,7 @@ class Adapted(StandIn):
         self.compiled: Compiled | None = None
         #: The layers by the numbers that a graph knows them by; empty before one is compiled.
         self.in_order: tuple[AdaptiveNorm, ...] = ()
+        self.parts: tuple[nn.Module, ...] = ()  # all modules, once compiled
         sites = adaptable_norms(model) if self.replaces_layers() else []
         self.prepare(model, sites)
         self.was_training = {name: module.training for name, module in model.named_modules()}
@@ -211,7 +212,8 @@ class Adapted(StandIn):
         if not args[0].shape[0]:
             return self._run_eagerly(*args)
         assert self.compiled is not None
-        self._stay_in_eval_mode()
+        for module in self.parts:
+            module.training = False
         outputs, returned = self.compiled(self._graph, args[0], self._before_compiling)
         self.call.records = {}
         for number, values in returned:
@@ -234,6 +236,7 @@ class Adapted(StandIn):
                 "compile must be False for this model: it calls F.batch_norm with the tensors of its layers, "
                 "which are adapted there only outside of a compiled graph."
             )
+        self.parts = tuple(modules_of(self.model))
         self.in_order = tuple(layer for _, layer in self.layers())
         for number, layer in enumerate(self.in_order):
             layer.number = number

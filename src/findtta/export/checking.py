@@ -189,7 +189,7 @@ class Replay:
         chosen = self.neighbours[self.calls] if fits else first_neighbours(features)
         self.calls += 1
         labels = components(chosen)
-        # The C functions of the model do not say which neighbours they choose, and may choose otherwise than torch.
+        # The C functions of the model do not say which neighbours they choose, which need not be those of torch.
         differ = (chosen != first_neighbours(features)) | (labels != partition(features))
         self.choices += int(differ.sum())
         self.margin = max(self.margin, lost_similarity(features, chosen))

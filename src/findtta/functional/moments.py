@@ -64,7 +64,7 @@ def instance_moments(features: Tensor, *, centred: bool = False) -> tuple[Tensor
     if (moments := native.instance_moments(features)) is not None:
         return moments
     if centred and features.ndim > 2:
-        # One axis of positions: onnxruntime would square a map in the layout of its convolutions, and convert it again.
+        # One axis of positions: onnxruntime would square a map in the layout of its convolutions, and convert both.
         flat = features.reshape(-1, features.shape[1], math.prod(features.shape[2:]))
         mean, square = flat.mean(2), (flat * flat).mean(2)
         mark = square.sum(1, keepdim=True) * 0
@@ -110,8 +110,8 @@ def _two_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, 
 
 
 def _one_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    # Generated code adds both up in one pass over memory. Differences from a value of the same plane are as small as
-    # its standard deviation, so that nothing is lost when the square of their mean is subtracted.
+    # Generated code adds both up in one pass over memory. Differences from a value of the same plane are about as
+    # large as its standard deviation, so that little is lost when the square of their mean is subtracted.
     middle = features
     for dim in dims:
         middle = middle.narrow(dim, features.shape[dim] // 2, 1)
