@@ -213,7 +213,8 @@ class Adapted(StandIn):
             return self._run_eagerly(*args)
         assert self.compiled is not None
         for module in self.parts:
-            module.training = False
+            if module.training:  # setting an attribute of a module is slow
+                module.training = False
         outputs, returned = self.compiled(self._graph, args[0], self._before_compiling)
         self.call.records = {}
         for number, values in returned:

@@ -64,7 +64,7 @@ def instance_moments(features: Tensor, *, centred: bool = False) -> tuple[Tensor
     if (moments := native.instance_moments(features)) is not None:
         return moments
     if centred and features.ndim > 2:
-        # One axis of positions: onnxruntime would square a map in the layout of its convolutions, and convert both.
+        # One axis of positions, or onnxruntime squares a map in the layout of its convolutions, and converts both.
         flat = features.reshape(-1, features.shape[1], math.prod(features.shape[2:]))
         mean, square = flat.mean(2), (flat * flat).mean(2)
         mark = square.sum(1, keepdim=True) * 0

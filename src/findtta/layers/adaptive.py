@@ -115,15 +115,16 @@ class AdaptiveNorm(StandIn):
         """Record something about the batch, for reports; without effect in an exported graph."""
         if not traced():
             self.call.records.setdefault(self, {}).update(values)
-        elif self.call.returned is not None:
-            self.call.returned.append((self.number, values))
+        elif (returned := self.call.returned) is not None:
+            if returned and returned[-1][0] == self.number:
+                values = returned.pop()[1] | values
+            returned.append((self.number, values))
 
     def recall(self, values: dict[str, Tensor]) -> None:
         """Do what :meth:`record` and :meth:`observe` would have done outside of the graph that returned this."""
-        values = dict(values)
         if "observed_mean" in values:
             self.observe((values.pop("observed_mean"), values.pop("observed_variance")))
-        self.record(**values)
+        self.call.records.setdefault(self, {}).update(values)
 
     def reset(self) -> None:
         """Forget what was learned or recorded from earlier batches."""
