@@ -13,12 +13,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 from photos import errors, files, fill, png, rows
 
-from findtta._prefetch import READS
 from findtta.errors import InputError, OptionError
 from findtta.images import ImageLimits, Preprocessing
 from findtta.models import load
 from findtta.predict import Settings, predict
 from findtta.predict.compute import Reader
+from findtta.predict.prefetch import READS
 from findtta.predict.sources import open_source
 
 

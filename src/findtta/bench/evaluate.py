@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import findtta
-from findtta._prefetch import one_ahead
 from findtta.algorithms.base import Adapted
 from findtta.bench.plan import Plan, Planner, RunSpec
 from findtta.bench.result import Result
@@ -61,12 +60,7 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
     latencies, groups = array("d"), GroupCounts()
     correct = np.zeros(len(plan.stream.rows), np.bool_)
     last_domain: int | None = None
-    batches = plan.batches()
-    # Decoding overlaps with the model, and so does all work of the CPU while the model runs elsewhere. Images that
-    # are made on the CPU do not: they would compete with the model for its cores, and show in its latency.
-    if plan.dataset.decoded or device.type != "cpu":
-        batches = one_ahead(batches)
-    for inputs, labels, batch in batches:
+    for inputs, labels, batch in plan.batches():
         if plan.spec.reset == "domain":
             last_domain = _reset_at_new_domain(adapted, batch, last_domain)
         before = compiled_in(adapted)

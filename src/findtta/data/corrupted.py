@@ -85,7 +85,7 @@ class CorruptedDataset(DomainDataset):
             *(domain_name(kind, severity) for kind in self.functions for severity in SEVERITIES),
         )
         self.classes, self.image_size = clean.classes, clean.image_size
-        self.generated, self.preprocessing, self.decoded = True, clean.preprocessing, clean.decoded
+        self.generated, self.preprocessing = True, clean.preprocessing
 
     def labels(self, domain: str) -> Labels:
         self.check_domain(domain)

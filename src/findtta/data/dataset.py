@@ -77,7 +77,6 @@ class DomainDataset(ABC):
     image_size: tuple[int, int]  # height and width
     generated: bool = False  # whether the drift was made by this package rather than published with the data
     preprocessing: Preprocessing | None = None  # how image files were brought to one size, if they were
-    decoded: bool = False  # whether images are decoded from files when they are asked for
 
     @abstractmethod
     def labels(self, domain: str) -> Labels:
@@ -211,7 +210,6 @@ class _Part(DomainDataset):
         self.whole, self.limit, self.seed, self.domains, self.first = whole, limit, seed, domains, first
         self.name, self.classes, self.image_size = whole.name, classes or whole.classes, whole.image_size
         self.generated, self.preprocessing = whole.generated, whole.preprocessing
-        self.decoded = whole.decoded
         self._classes = classes
         places = {name: label for label, name in enumerate(self.classes)}
         self._label_of = np.array([places[name] for name in whole.classes], np.int64) if classes else None

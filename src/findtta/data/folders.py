@@ -40,8 +40,6 @@ GROUPS = ("noise", "blur", "weather", "digital", "extra")
 class EncodedDataset(DomainDataset):
     """Images that are stored as files or as their bytes, decoded when asked for and brought to one size."""
 
-    decoded = True
-
     @abstractmethod
     def _source(self, domain: str, row: int) -> tuple[Path | bytes, str]:
         """Return the encoded image of a row, and what errors call it."""

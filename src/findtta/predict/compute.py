@@ -17,11 +17,11 @@ from torch import Tensor
 
 from findtta._extras import require
 from findtta._io import finite
-from findtta._prefetch import READS, in_order, one_ahead
 from findtta._processes import usable_cores
 from findtta._ray import Place, ray_session, worker_error
 from findtta.errors import OptionError, WorkerError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
+from findtta.predict.prefetch import READS, in_order, one_ahead
 from findtta.predict.remote import Remote
 from findtta.predict.settings import Settings
 from findtta.predict.sources import Entry, Part

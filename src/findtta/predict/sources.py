@@ -13,9 +13,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from findtta._extras import require
-from findtta._prefetch import in_order
 from findtta.errors import InputError, OptionError, UnknownNameError, close_matches
 from findtta.images import SUFFIXES
+from findtta.predict.prefetch import in_order
 from findtta.predict.remote import Place, Remote, locate, readable
 
 PARQUET = frozenset({".parquet", ".pq"})
