@@ -1,9 +1,11 @@
 """What FIND costs in onnxruntime, and what smaller numbers cost it: exported files, interleaved in one run.
 
     python benchmarks/exported.py                     times and accuracy of the shipped ResNet-26
-    python benchmarks/exported.py --only time --model resnet50
+    python benchmarks/exported.py --only time --model resnet20
+    python benchmarks/exported.py --only accuracy --model resnet20 --weights FILE --data cifar10_test.npz
 
-Ratios to the exported unadapted model are medians over batches that go through all files in turn.
+Ratios to the exported unadapted model are medians over batches that go through all files in turn. Nodes are those
+of the graph that onnxruntime runs, after its own optimisation.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from findtta.errors import first_line
 from findtta.images import to_input
 from findtta.tables import render
 
-METHODS = ("source", "tbn", "find")
-MODELS = ("shapes-resnet26", "resnet50")
-ROUNDS = {"shapes-resnet26": 15, "resnet50": 4}
+METHODS = ("source", "tbn", "find", "find-soft")
+MODELS = ("shapes-resnet26", "resnet20", "resnet50")
+ROUNDS = {"shapes-resnet26": 15, "resnet20": 25, "resnet50": 4}
 CALIBRATION_BATCHES = 4
 # Statistics and neighbours stay in float32.
 QUANTIZED = {"Conv", "Gemm"}
@@ -58,21 +60,36 @@ def measure_time(name: str, batch_size: int, folder: Path, threads: int) -> str:
     net, size = network(name)
     example = torch.rand(2, 3, size, size)
     calls: dict[str, Logits] = {}
+    nodes: dict[str, int] = {}
     for method in METHODS:
         adapted = adapt(net, method)
-        export.onnx(adapted, example, folder / f"{method}.onnx")
-        calls[f"{method}, onnxruntime"] = session(folder / f"{method}.onnx", threads)
+        path = folder / f"{method}.onnx"
+        export.onnx(adapted, example, path)
+        calls[f"{method}, onnxruntime"] = session(path, threads)
+        nodes[f"{method}, onnxruntime"] = optimized_nodes(path)
         calls[f"{method}, torch"] = adapted
     generator = torch.Generator().manual_seed(0)
     batches = [torch.rand(batch_size, 3, size, size, generator=generator) for _ in range(ROUNDS[name])]
     to_onnx = interleaved_ratios(calls, batches, baseline="source, onnxruntime", warmup=2)
-    rows = [(label, f"{ratio:.2f}") for label, ratio in to_onnx.items()]
-    return render((f"{name}, {size} px, batch {batch_size}", "ratio to source, onnxruntime"), rows)
+    rows = [(label, f"{ratio:.2f}", nodes.get(label)) for label, ratio in to_onnx.items()]
+    return render((f"{name}, {size} px, batch {batch_size}", "ratio to source, onnxruntime", "nodes"), rows)
 
 
-def crossmix(count: int, batch_size: int) -> list[tuple[Tensor, np.ndarray[Any, Any]]]:
-    """Return mixed batches of drifted shapes and their labels."""
-    dataset = load_data("shapes", count=-(-count // 15)).pick()
+def optimized_nodes(path: Path) -> int:
+    """Count the nodes that onnxruntime runs for an ONNX file."""
+    onnxruntime: Any = importlib.import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(path.with_suffix(".optimized"))
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    onnx: Any = importlib.import_module("onnx")
+    return len(onnx.load(options.optimized_model_filepath).graph.node)
+
+
+def crossmix(data: str | None, count: int, batch_size: int) -> list[tuple[Tensor, np.ndarray[Any, Any]]]:
+    """Return mixed batches of drifted images, of shapes if no data is given, and their labels."""
+    each = -(-count // 15)
+    dataset = load_data("shapes", count=each).pick() if data is None else load_data(data).pick(limit=each)
     result = []
     for batch in streams.make("crossmix", dataset, batch_size=batch_size):
         images, labels = dataset.batch(batch.domain_ids, batch.rows)
@@ -119,11 +136,12 @@ def smaller(path: Path, batches: list[Tensor], folder: Path) -> Mapping[str, Cal
     }
 
 
-def measure_accuracy(count: int, batch_size: int, folder: Path, threads: int) -> str:
+def measure_accuracy(
+    net: nn.Module, data: str | None, count: int, batch_size: int, folder: Path, threads: int
+) -> str:
     """Accuracy and time of smaller forms of the files, on images with every drift."""
-    data = crossmix(count + CALIBRATION_BATCHES * batch_size, batch_size)
-    calibration, test = [images for images, _ in data[:CALIBRATION_BATCHES]], data[CALIBRATION_BATCHES:]
-    net = models.load("shapes-resnet26")
+    batches = crossmix(data, count + CALIBRATION_BATCHES * batch_size, batch_size)
+    calibration, test = [images for images, _ in batches[:CALIBRATION_BATCHES]], batches[CALIBRATION_BATCHES:]
     rows = []
     for method in ("source", "find"):
         adapted = adapt(net, method)
@@ -156,6 +174,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--weights", help="of resnet20, to measure its accuracy")
+    parser.add_argument("--data", help="clean test images (an npz, a folder) that accuracy is measured on")
     parser.add_argument("--images", type=int, default=600, help="that accuracy is measured on")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=("time", "accuracy"))
@@ -168,8 +188,14 @@ def main() -> None:
         place = Path(folder)
         if arguments.only != "accuracy":
             print(measure_time(arguments.model, arguments.batch_size, place, arguments.threads), "\n", flush=True)
-        if arguments.only != "time" and arguments.model == "shapes-resnet26":
-            print(measure_accuracy(arguments.images, arguments.batch_size, place, arguments.threads))
+        if arguments.only != "time" and (arguments.weights or arguments.model == "shapes-resnet26"):
+            net = (
+                models.load(arguments.model, weights=arguments.weights, num_classes=10, normalization="cifar10")
+                if arguments.weights
+                else models.load(arguments.model)
+            )
+            sizes = (arguments.images, arguments.batch_size)
+            print(measure_accuracy(net, arguments.data, *sizes, place, arguments.threads))
 
 
 if __name__ == "__main__":

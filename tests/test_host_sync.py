@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import findtta
+from findtta.functional import native
 from nets import METHODS, images, tiny
 
-NO_GRADIENTS = (*METHODS, "unmix-tns", "tbr", "lame", "t3a", "find+lame", "find-soft+t3a")
+NO_GRADIENTS = (*METHODS, "find-domains", "unmix-tns", "tbr", "lame", "t3a", "find+lame", "find-soft+t3a")
 #: What reads values on the host, or returns a tensor whose size depends on them.
 WAITING = {
     "aten::_local_scalar_dense",
@@ -51,11 +53,50 @@ def test_the_mode_sees_what_waits():
 
 @pytest.mark.parametrize("method", NO_GRADIENTS)
 def test_the_forward_never_waits(method):
-    adapted = findtta.adapt(tiny(), method)
-    for seed in range(12):  # a first batch is checked; FIND* has a cold start
-        adapted(images(seed=seed))
+    adapted = settled(method)
     with NoWaiting():
         adapted(images(seed=20))
+
+
+def settled(method):
+    """An adapted model after its first batches: the very first one is checked, and FIND* has a cold start."""
+    adapted = findtta.adapt(tiny(), method)
+    for seed in range(12):
+        adapted(images(seed=seed))
+    return adapted
+
+
+@pytest.mark.parametrize("method", NO_GRADIENTS)
+def test_tensors_without_values_pass(method):
+    # They have shapes only: reading a value, or a size that depends on values, raises.
+    outputs = settled(method).to("meta")(torch.empty(6, 3, 8, 8, device="meta"))
+    assert (outputs.device.type, outputs.shape) == ("meta", (6, 4))
+
+
+@pytest.mark.parametrize("method", NO_GRADIENTS)
+def test_memory_does_not_depend_on_values(method):
+    adapted = settled(method)
+    found = []
+    for batch in (images(8, seed=30), torch.zeros(8, 3, 8, 8), images(8, seed=31) * 1e3):
+        with Sizes() as sizes, native.disabled():
+            adapted(batch)
+        found.append(sizes.seen)
+    assert found[0] == found[1] == found[2]
+    assert found[0]
+
+
+class Sizes(TorchDispatchMode):
+    """Writes down the operations of a forward pass, with the shapes of their results."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.seen.append((func.name(), [tuple(tensor.shape) for tensor in tensors]))
+        return result
 
 
 @pytest.mark.parametrize("method", METHODS)

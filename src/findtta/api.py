@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from findtta.algorithms.base import Adapted
+from findtta.compiled import Compiled, require_compiler
 from findtta.errors import UnknownNameError, UnsupportedModelError
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import adaptable_norms
@@ -19,6 +20,7 @@ def adapt(
     *,
     inplace: bool = False,
     reuse_buffers: bool = True,
+    compile: bool = False,
     **options: Any,
 ) -> Adapted:
     """Make a model adapt itself to each batch it is given.
@@ -30,6 +32,8 @@ def adapt(
         reuse_buffers: Let layers write over inputs that a trace of the model proves nothing else
             reads: faster, and the same result. Turn it off if you change how the model's forward
             uses its layers after adapting it.
+        compile: Run the model as compiled code (``torch.compile``): one graph for all batch sizes, made when the
+            first batch arrives, which takes a minute or more. Only for methods that do not learn from every batch.
         **options: The method's options, for example ``alpha=0.9``.
 
     Returns:
@@ -39,6 +43,7 @@ def adapt(
         UnknownNameError: If there is no such method or option.
         OptionError: If an option has a value it does not accept.
         UnsupportedModelError: If the model has no BatchNorm layer, or one that cannot be adapted.
+        CompileError: If the method cannot be compiled, or no compiler is found; when called, if the model cannot.
 
     Example:
         >>> import torch
@@ -62,6 +67,10 @@ def adapt(
             ) from error
     adapted = method_class(model, method_options, reuse_buffers=reuse_buffers)
     adapted.inplace = inplace
+    if compile:
+        adapted.require_compilable()
+        require_compiler(next((tensor.device for tensor in model.state_dict().values()), torch.device("cpu")))
+        adapted.compiled = Compiled()
     return adapted
 
 

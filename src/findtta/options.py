@@ -19,6 +19,17 @@ from findtta.errors import OptionError, UnknownNameError, close_matches, first_l
 MODEL_NAMES = (
     "a shipped model, an architecture or timm:NAME with weights, a .safetensors file, or file.py:CALLABLE"
 )
+#: What compiling a model means, for help texts.
+COMPILE = (
+    "run the model as compiled code (torch.compile), which takes a minute or more to make; predictions change in "
+    "the last bits"
+)
+
+
+def device_kind(device: str, *, compile: bool) -> str:
+    """Return what a device and compiling mean for a result: ``"cpu"``, ``"cuda, compiled"``, ..."""
+    # Compiled code adds numbers in another order, and that can decide which sample is the nearest.
+    return require_device(device, elsewhere=True).type + (", compiled" if compile else "")
 
 
 def option(default: Any, meaning: str, **flag: Any) -> Any:

@@ -16,7 +16,9 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from findtta.collapse import Collapse
+from findtta.compiled import Compiled, CompileError
 from findtta.errors import InputError, UnsupportedModelError, UnusedLayerWarning, few
+from findtta.functional.tracing import traced
 from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
 from findtta.layers.stand_in import CallLock, CallState, StandIn
 from findtta.layers.surgery import (
@@ -109,6 +111,11 @@ class Adapted(StandIn):
         self.call = CallState()
         self.lock = CallLock()
         self.inplace = False
+        #: Compiled code of the model, or None if it runs as it is.
+        self.compiled: Compiled | None = None
+        #: The layers by the numbers that a graph knows them by; empty before one is compiled.
+        self.in_order: tuple[AdaptiveNorm, ...] = ()
+        self.parts: tuple[nn.Module, ...] = ()  # all modules, once compiled
         sites = adaptable_norms(model) if self.replaces_layers() else []
         self.prepare(model, sites)
         self.was_training = {name: module.training for name, module in model.named_modules()}
@@ -173,26 +180,76 @@ class Adapted(StandIn):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on a batch, adapting as it goes; no gradient is recorded."""
-        if torch.compiler.is_compiling():
+        if traced():
             with torch.no_grad():
                 return self.run(*args, **kwargs)
-        nested = torch.is_inference_mode_enabled()
-        learning = self.stateful and not (self.settles and not self.warm_up_left)
-        with self.lock if learning else nullcontext(), torch.inference_mode():
-            outputs = self.run(*args, **kwargs)
-        if nested:
-            return outputs
-        # Inference tensors refuse in-place changes and gradients; what we return is an ordinary one.
-        outputs = tree_map_only(Tensor, torch.clone, outputs)
+        if self.compiled is not None and not self.warm_up_left:
+            outputs = self._run_compiled(*args, **kwargs)
+        else:
+            nested = torch.is_inference_mode_enabled()
+            outputs = self._run_eagerly(*args, **kwargs)
+            if nested:
+                return outputs
+            # Inference tensors refuse in-place changes and gradients; what we return is an ordinary one.
+            outputs = tree_map_only(Tensor, torch.clone, outputs)
         differentiated = [leaf for leaf in tree_leaves((args, kwargs)) if getattr(leaf, "requires_grad", False)]
         if differentiated and torch.is_grad_enabled():
             explain = functools.partial(_NoGradient.apply, differentiated[0])
             return tree_map_only(Tensor, explain, outputs)
         return outputs
 
+    def _run_eagerly(self, *args: Any, **kwargs: Any) -> Any:
+        learning = self.stateful and not (self.settles and not self.warm_up_left)
+        with self.lock if learning else nullcontext(), torch.inference_mode():
+            return self.run(*args, **kwargs)
+
+    def _run_compiled(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not args[0].ndim:
+            raise CompileError(
+                "a compiled model must be called with one tensor whose first dimension is the batch, got "
+                f"{len(args)} arguments and {len(kwargs)} named ones: compile with torch.compile(adapted) instead."
+            )
+        if not args[0].shape[0]:
+            return self._run_eagerly(*args)
+        assert self.compiled is not None
+        for module in self.parts:
+            if module.training:  # setting an attribute of a module is slow
+                module.training = False
+        outputs, returned = self.compiled(self._graph, args[0], self._before_compiling)
+        self.call.records = {}
+        for number, values in returned:
+            self.in_order[number].recall(values)
+        return outputs
+
+    def _graph(self, batch: Tensor) -> tuple[Any, list[tuple[int, dict[str, Tensor]]]]:
+        """What is compiled: a call of the model, and what its layers recorded."""
+        returned: list[tuple[int, dict[str, Tensor]]] = []
+        self.call.returned = returned
+        outputs = self.run(batch)
+        self.call.returned = None
+        return outputs, returned
+
+    def _before_compiling(self, batch: Tensor) -> None:
+        # A batch that cannot be predicted raises its own error here, and unused layers are found.
+        self._run_eagerly(batch)
+        if self.functional_calls:
+            raise CompileError(
+                "compile must be False for this model: it calls F.batch_norm with the tensors of its layers, "
+                "which are adapted there only outside of a compiled graph."
+            )
+        self.parts = tuple(modules_of(self.model))
+        self.in_order = tuple(layer for _, layer in self.layers())
+        for number, layer in enumerate(self.in_order):
+            layer.number = number
+
+    def require_compilable(self) -> None:
+        """Raise ``CompileError`` if the method cannot be compiled with the options that it has."""
+        if problem := self.export_problem():
+            raise CompileError(f"compile must be False: {problem}")
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model once; methods that keep state across batches extend this."""
-        if torch.compiler.is_compiling():
+        if traced():
             self.call.begin()
             try:
                 return self.model(*args, **kwargs)
@@ -212,11 +269,7 @@ class Adapted(StandIn):
     @contextmanager
     def _one_call(self, *, may_overwrite: bool = False) -> Iterator[AdaptFunctionalCalls | None]:
         """Let the layers work together while the model, or a method of it, runs once."""
-        hooked = bool(module_hooks._has_any_global_hook())
-        for module in modules_of(self.model):
-            if module.training:
-                module.training = False  # somebody called train() on a part of the model
-            hooked = hooked or bool(module._forward_hooks or module._forward_pre_hooks)
+        hooked = self._stay_in_eval_mode()
         watch = (
             None if self.functional_calls is False else AdaptFunctionalCalls(layer for _, layer in self.layers())
         )
@@ -228,6 +281,15 @@ class Adapted(StandIn):
                 yield watch
         finally:
             self.call.end()
+
+    def _stay_in_eval_mode(self) -> bool:
+        """Undo a call of train() on a part of the model; return whether a hook looks at what passes by."""
+        hooked = bool(module_hooks._has_any_global_hook())
+        for module in modules_of(self.model):
+            if module.training:
+                module.training = False
+            hooked = hooked or bool(module._forward_hooks or module._forward_pre_hooks)
+        return hooked
 
     def _warn_of_unused_layers(self) -> None:
         layers = dict(self.layers())

@@ -166,6 +166,5 @@ class FIND(Adapted):
         if partitioner.exportable:
             return None
         return (
-            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: export with "
-            "partitioner='first-neighbor'."
+            f"partitioner {partitioner.name!r} cannot be part of a fixed graph: use partitioner='first-neighbor'."
         )

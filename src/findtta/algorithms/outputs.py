@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from findtta.algorithms.base import Adapted, require_logits
 from findtta.errors import OptionError, UnsupportedModelError, close_matches
 from findtta.functional.moments import as_dtype, widen
+from findtta.functional.tracing import traced
 from findtta.layers.stand_in import CallState, StandIn
 from findtta.layers.surgery import NormSite, swap_modules
 from findtta.options import Options, Text, option
@@ -98,7 +99,7 @@ class OutputAdapted(Adapted):
         if logits.shape[0] == 0:
             return logits
         features = self._features(tap.take(), logits)
-        if torch.is_autocast_enabled(logits.device.type):
+        if not logits.is_meta and torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
                 return self._adjusted(features, logits)
         return self._adjusted(features, logits)
@@ -118,7 +119,7 @@ class OutputAdapted(Adapted):
         found = kept["logits"].flatten(1)
         if found.shape != logits.shape or features.shape[0] != logits.shape[0]:
             self._refuse(f"returned {tuple(found.shape)}, and the model {tuple(logits.shape)}")
-        if not self.verified and not torch.compiler.is_compiling():
+        if not self.verified and not traced():
             if not torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True):
                 self._refuse("returned other values than the model")
             self.verified = True

@@ -19,7 +19,9 @@ import findtta
 
 ROOT = Path(findtta.__file__).parent
 #: The parts of this package that compute; a stream is known by its digest.
-_COMPUTING = ("algorithms", "collapse", "data", "functional", "images", "layers", "models", "partitioners")
+_COMPUTING = (
+    "algorithms", "collapse", "compiled", "data", "functional", "images", "layers", "models", "partitioners",
+)  # fmt: skip
 _INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
 #: Packages of another environment, which this one may use as well, are in folders of these names.
 _INSTALLED_BELOW = {"site-packages", "dist-packages"}

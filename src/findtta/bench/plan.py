@@ -25,7 +25,18 @@ from findtta.errors import OptionError
 from findtta.images import NORMALIZATION, Crop, Interpolation, Preprocessing, to_input
 from findtta.models import Classifier, load, preprocessing_of, weights_digest
 from findtta.models.open import describe_input
-from findtta.options import MODEL_NAMES, Count, Options, Seed, Text, Whole, make_options, option, require_device
+from findtta.options import (
+    COMPILE,
+    MODEL_NAMES,
+    Count,
+    Options,
+    Seed,
+    Text,
+    Whole,
+    device_kind,
+    make_options,
+    option,
+)
 from findtta.plugins import public_name, public_values
 from findtta.registry import build_options, load_method
 from findtta.streams import Batch, Stream
@@ -87,6 +98,7 @@ class RunSpec(Options):
         "deployed model works",
     )
     device: Text = option("cpu", "device the model runs on, such as cuda:0", metavar="DEVICE")
+    compile: bool = option(False, COMPILE)
     card: Mapping[str, Any] = field(default_factory=dict)  # of a config file, see ``findtta.models.load``
 
     def __post_init__(self) -> None:
@@ -112,7 +124,9 @@ class RunSpec(Options):
         """A short description of the run, for progress bars and messages."""
         options = ",".join(f"{name}={value}" for name, value in self.options.items())
         method = f"{self.method}:{options}" if options else self.method
-        return f"{method} on {self.stream} of {self.data}, {self.model}, batch {self.batch_size}, seed {self.seed}"
+        how = ", compiled" if self.compile else ""
+        run = f"{method} on {self.stream} of {self.data}, {self.model}, batch {self.batch_size}, seed {self.seed}"
+        return run + how
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain values that JSON can represent."""
@@ -253,7 +267,7 @@ class Planner:
             },
             "seed": spec.seed,
             "reset": spec.reset,
-            "device": require_device(spec.device, elsewhere=True).type,
+            "device": device_kind(spec.device, compile=spec.compile),
             "code": {part: code_digest(module_files(behind)) for part, behind in things.items()},
             "versions": {
                 **package_versions(["PIL", *itertools.chain.from_iterable(things.values())]),

@@ -51,7 +51,7 @@ class ExportSettings(PredictorSettings):
 
 
 # Images come from --data or are random, so how files are resized hardly matters.
-_WITHOUT_FLAG = {"output", "device", "crop", "interpolation"}
+_WITHOUT_FLAG = {"output", "device", "crop", "interpolation", "compile"}
 _FLAGS = {field.name for field in dataclasses.fields(ExportSettings)} - _WITHOUT_FLAG
 
 

@@ -40,7 +40,7 @@ class BatchCheck:
     difference: float
     #: How many samples got another label, other than by a tie of two logits.
     labels_changed: int
-    #: If the logits differ: how many samples, over all layers, have another first neighbour.
+    #: If the logits differ: how many samples, over all layers, have another first neighbour or group.
     near_ties: int = 0
     #: How much less similar than the most similar those neighbours are at most (cosine, float64).
     margin: float | None = None
@@ -116,6 +116,7 @@ def check(
     """
     runtime = exported if isinstance(exported, Runtime) else load(exported)
     model = copy.deepcopy(require_exportable(adapted)).cpu()
+    model.compiled = None  # a file is held against the model as it is
     sizes = [size for size in batch_sizes if 1 <= size <= runtime.description.max_batch]
     if not sizes:
         raise InputError(
@@ -170,7 +171,7 @@ class Replay:
     def __init__(self, adapted: Adapted, images: Tensor, neighbours: Sequence[Array]) -> None:
         self.neighbours = [torch.from_numpy(chosen) for chosen in neighbours]
         self.calls = 0
-        #: How many samples, over all layers, have another first neighbour in the model itself.
+        #: How many samples, over all layers, have another first neighbour or group in the model itself.
         self.choices = 0
         #: How much more similar than the chosen neighbour the nearest is at most (cosine, float64).
         self.margin = 0.0
@@ -187,9 +188,12 @@ class Replay:
         fits = self.calls < len(self.neighbours) and len(self.neighbours[self.calls]) == len(features)
         chosen = self.neighbours[self.calls] if fits else first_neighbours(features)
         self.calls += 1
-        self.choices += int((chosen != first_neighbours(features)).sum())
+        labels = components(chosen)
+        # The C functions of the model do not say which neighbours they choose, which need not be those of torch.
+        differ = (chosen != first_neighbours(features)) | (labels != partition(features))
+        self.choices += int(differ.sum())
         self.margin = max(self.margin, lost_similarity(features, chosen))
-        return components(chosen)
+        return labels
 
 
 def lost_similarity(features: Tensor, chosen: Tensor) -> float:

@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
 from findtta.algorithms.find_star import SelectiveFABN
+from findtta.compiled import MAKING_GRAPH
 from findtta.errors import FindTTAError, InputError, first_line
 from findtta.functional import partition
 from findtta.options import require_int
@@ -73,9 +74,10 @@ def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) 
     require_int("max_batch", max_batch, 2)
     example = _traceable(example)
     copied = copy.deepcopy(model).requires_grad_(False)
+    copied.compiled = None
     _fit_jumps(copied, example, max_batch)
     try:
-        with quiet_torch():
+        with MAKING_GRAPH, quiet_torch():
             traced = torch.export.export(
                 _OneInput(copied),
                 (example,),

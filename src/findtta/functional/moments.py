@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional import native
+from findtta.functional.tracing import exported, single, traced
 
 # On CPU samples are reduced in slabs of about this size, so that the second read of a slab is
 # served by the cache and the table of squared deviations stays small.
@@ -47,11 +48,13 @@ def as_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
+def instance_moments(features: Tensor, *, centred: bool = False) -> tuple[Tensor, Tensor]:
     """Mean and variance of every sample and channel over its positions (equation 1).
 
     Args:
         features: Feature map, ``(B, C, *spatial)``; ``(B, C)`` counts as one position.
+        centred: Whether means are at most some hundred standard deviations away from 0, so that a mean of squares
+            gives the variance to enough digits.
 
     Returns:
         Mean and biased variance, ``(B, C)`` each, in float32 (float64 for float64 features); all
@@ -60,6 +63,12 @@ def instance_moments(features: Tensor) -> tuple[Tensor, Tensor]:
     features = widen(features)
     if (moments := native.instance_moments(features)) is not None:
         return moments
+    if centred and features.ndim > 2:
+        # One axis of positions, or onnxruntime squares a map in the layout of its convolutions, and converts both.
+        flat = features.reshape(-1, features.shape[1], math.prod(features.shape[2:]))
+        mean, square = flat.mean(2), (flat * flat).mean(2)
+        mark = square.sum(1, keepdim=True) * 0
+        return mean + mark, F.relu(square - mean * mean) + mark
     mean, variance = _plain_moments(features)
     # Not finite if any moment is not, or if the square of a difference of two such means is not.
     energy = torch.addcmul(variance, mean, mean, value=4).sum(1, keepdim=True)
@@ -71,10 +80,12 @@ def _plain_moments(features: Tensor) -> tuple[Tensor, Tensor]:
     if features.ndim == 2:
         return features, torch.zeros_like(features)
     dims = tuple(range(2, features.ndim))
-    if torch.compiler.is_compiling():
+    if exported():
         mean = features.mean(dims, keepdim=True)
         deviation = features - mean
         return mean.flatten(1), (deviation * deviation).mean(dims)
+    if traced():
+        return _one_pass_moments(features, dims)
     if features.device.type != "cpu":
         variance, mean = torch.var_mean(features, dims, correction=0)
         return mean, variance
@@ -96,6 +107,18 @@ def _two_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, 
     else:
         squared_deviation = torch.ops.aten.mse_loss(features, mean.expand_as(features), NO_REDUCTION)
     return mean.flatten(1), squared_deviation.mean(dims)
+
+
+def _one_pass_moments(features: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    # Generated code adds both up in one pass over memory. Differences from a value of the same plane are about as
+    # large as its standard deviation, so that little is lost when the square of their mean is subtracted.
+    middle = features
+    for dim in dims:
+        middle = middle.narrow(dim, features.shape[dim] // 2, 1)
+    deviation = features - middle
+    shift = deviation.mean(dims)
+    variance = (deviation * deviation).mean(dims) - shift * shift
+    return middle.flatten(1) + shift, variance.clamp_min(0)
 
 
 def group_moments(
@@ -127,9 +150,11 @@ def group_moments(
     if estimator == "biased" and (moments := native.group_moments(mean, variance, labels)) is not None:
         return moments
     mean, variance = replace_nan(mean), replace_nan(variance)
+    if estimator == "biased" and single(labels):
+        return mean, variance
     batch = labels.shape[0]
     limit = DENSE_SAMPLES_CPU if mean.device.type == "cpu" else DENSE_SAMPLES_ELSEWHERE
-    if torch.compiler.is_compiling() or batch <= limit:
+    if traced() or batch <= limit:
         same_group = (labels[:, None] == labels).to(mean.dtype)
         size = same_group.sum(1, keepdim=True)
         share = same_group / _divisor(size, estimator, eps)
@@ -242,7 +267,7 @@ def replace_nan(values: Tensor, value: float = 0.0) -> Tensor:
 
     A zero weight does not remove a NaN from a sum (0 * NaN is NaN); a zero value does.
     """
-    if torch.compiler.is_compiling():
+    if traced():
         # ``nan_to_num`` also looks for infinities, which takes eight operations of an exported graph for two.
         return values.masked_fill(values.isnan(), value)
     return values.nan_to_num(nan=value)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from findtta._io import atomic_write, cache_folder
+from findtta.functional.tracing import traced
 
 SOURCE = Path(__file__).with_name("native.c")
 VARIABLE = "FINDTTA_NATIVE"
@@ -91,7 +92,7 @@ def disabled() -> Iterator[None]:
 def takes(tensor: Tensor) -> bool:
     """Tell whether the functions below can be given a tensor here: a real one, with nobody to see operations."""
     return (
-        not torch.compiler.is_compiling()
+        not traced()
         and type(tensor) is Tensor
         and tensor.dtype is torch.float32
         and tensor.is_cpu

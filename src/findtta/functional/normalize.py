@@ -6,6 +6,7 @@ from torch import Tensor
 
 from findtta.functional import native
 from findtta.functional.moments import as_dtype, widen
+from findtta.functional.tracing import exported, traced
 
 
 def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
@@ -20,7 +21,7 @@ def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:
         ``alpha * source + (1 - alpha) * test``, of the shape of ``test``.
     """
     source = as_dtype(source, test.dtype)
-    if torch.compiler.is_compiling():
+    if traced():
         return test * (1 - alpha) + source * alpha  # two operations of an exported graph; ``lerp`` becomes six
     return torch.lerp(test, source, alpha)
 
@@ -59,10 +60,14 @@ def normalize(
         return as_dtype(result, features.dtype)
     if (normalized := native.normalize(wide, mean, variance, weight, bias, eps, overwrite)) is not None:
         return as_dtype(normalized, features.dtype)
-    scale = torch.rsqrt(variance + eps)
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+    if exported() and weight is not None and bias is not None:  # fewer operations of an exported graph
+        scale = weight / torch.sqrt(variance + eps)
+        shift = bias - mean * scale
+    else:
+        scale = torch.rsqrt(variance + eps)
+        if weight is not None:
+            scale = scale * weight
+        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
     per_position = (-1, features.shape[1]) + (1,) * (features.ndim - 2)
     scale, shift = scale.view(per_position), shift.view(per_position)
     out = wide if overwrite else None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from findtta.functional import native
 from findtta.functional.moments import replace_nan, widen
+from findtta.functional.tracing import exported, single, traced
 
 NORM_FLOOR = 1e-12  # a zero vector gets similarity 0 to everything
 # Sums of two cosines lie in [-2, 2]. A sample prefers any other sample to itself, and itself to a
@@ -34,10 +35,12 @@ def partition(features: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tensor:
         >>> partition(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1], [0.1, 3.0]]))
         tensor([0, 1, 0, 1])
     """
-    if not torch.compiler.is_compiling() and features.shape[0] == 0:
+    if not traced() and features.shape[0] == 0:
         return torch.zeros(0, dtype=torch.int64, device=features.device)
     descriptors = features.flatten(2).mean(2) if features.ndim > 2 else features
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    if single(descriptors):
+        return torch.zeros(1, dtype=torch.int64, device=features.device)
+    if traced() and not exported():
         return torch.ops.findtta.partition(descriptors)
     if (labels := native.partition(descriptors, NORM_FLOOR)) is not None:
         return labels
@@ -57,7 +60,7 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
     descriptors = widen(descriptors)
     norm = torch.linalg.vector_norm(descriptors, dim=1, keepdim=True)
     unit = descriptors / norm.clamp_min(NORM_FLOOR)
-    if torch.compiler.is_compiling() or unit.shape[0] <= ROWS_AT_ONCE:
+    if traced() or unit.shape[0] <= ROWS_AT_ONCE:
         similarity = unit @ unit.T
         # The product of a matrix with its transpose need not be symmetric to the last bit. Made so,
         # the walk along neighbours can only end in a pair that point at each other (ties included).
@@ -75,7 +78,7 @@ def first_neighbours(descriptors: Tensor) -> Tensor:
 
 
 def _with_diagonal(table: Tensor, value: float) -> Tensor:
-    if not torch.compiler.is_compiling():
+    if not traced():
         table.fill_diagonal_(value)
         return table
     # The quicker form above would fix the size of the batch in a traced graph.
@@ -94,9 +97,9 @@ def components(neighbours: Tensor, *, traced_batch: int = TRACED_BATCH) -> Tenso
     Returns:
         Labels, int64 ``(B,)``: the lower index of the two nodes at the end of the walk.
     """
-    if torch.compiler.is_exporting():
+    if exported():
         return _ends_of_walks(neighbours, traced_batch)
-    if torch.compiler.is_compiling():
+    if traced():
         return torch.ops.findtta.components(neighbours)
     return _ends_of_walks(neighbours, neighbours.shape[0])
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional.moments import replace_nan
+from findtta.functional.tracing import traced
 
 POISONED = -math.inf  # its weight is exactly 0 at any temperature
 LEAST_SIMILARITY = -2.0  # below any; that of a sample without others to its nearest neighbour
@@ -68,7 +69,7 @@ def soft_neighbours(shift: Tensor, stretch: Tensor, temperature: float) -> Tenso
 
 
 def _nearest_on_diagonal(similarity: Tensor) -> Tensor:
-    if not torch.compiler.is_compiling():
+    if not traced():
         similarity.fill_diagonal_(LEAST_SIMILARITY)
         similarity.diagonal().copy_(similarity.amax(1))
         return similarity

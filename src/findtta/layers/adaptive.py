@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, native, normalize
 from findtta.functional.moments import as_dtype, widen
+from findtta.functional.tracing import exported, traced
 from findtta.layers.frozen import eps_of, is_frozen_batch_norm
 from findtta.layers.stand_in import CallState, StandIn
 
@@ -34,6 +35,9 @@ class AdaptiveNorm(StandIn):
 
     #: Whether :meth:`statistics` takes the layer's input as a third argument, ``features``.
     needs_features: ClassVar[bool] = False
+
+    #: Which of the layers of a compiled model this is.
+    number = 0
 
     original = "norm"
     norm: nn.Module
@@ -110,9 +114,19 @@ class AdaptiveNorm(StandIn):
         return bool(self.call.records) and self not in self.call.records
 
     def record(self, **values: Tensor) -> None:
-        """Record something about the batch, for reports; without effect in a compiled graph."""
-        if not torch.compiler.is_compiling():
+        """Record something about the batch, for reports; without effect in an exported graph."""
+        if not traced():
             self.call.records.setdefault(self, {}).update(values)
+        elif (returned := self.call.returned) is not None:
+            if returned and returned[-1][0] == self.number:
+                values = returned.pop()[1] | values
+            returned.append((self.number, values))
+
+    def recall(self, values: dict[str, Tensor]) -> None:
+        """Do what :meth:`record` and :meth:`observe` would have done outside of the graph that returned this."""
+        if "observed_mean" in values:
+            self.observe((values.pop("observed_mean"), values.pop("observed_variance")))
+        self.call.records.setdefault(self, {}).update(values)
 
     def reset(self) -> None:
         """Forget what was learned or recorded from earlier batches."""
@@ -148,7 +162,7 @@ class AdaptiveNorm(StandIn):
         return norm.weight, norm.bias
 
     def _normalize(self, features: Tensor, overwrite: bool = False) -> Tensor:
-        if torch.is_autocast_enabled(features.device.type):
+        if not features.is_meta and torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 return self._normalize(features, overwrite)
         if native.takes(features) and (normalized := self.in_one_call(features, overwrite)) is not None:
@@ -156,11 +170,18 @@ class AdaptiveNorm(StandIn):
         self.record()
         if features.shape[0] == 0:
             return features.clone()
-        wide = widen(features)
-        mean, variance = moments = instance_moments(wide)
-        if not torch.compiler.is_compiling():
+        wide = given = widen(features)
+        centre = self._centre(wide)
+        if centre is not None:
+            wide = wide + (-centre).view(-1, *[1] * (wide.ndim - 2))
+        mean, variance = moments = instance_moments(wide, centred=centre is not None)
+        if centre is not None:
+            mean = mean + centre
+        if not traced():
             self.observe(moments)
-        more = (wide,) if self.needs_features else ()
+        elif self.observers:
+            self.record(observed_mean=mean, observed_variance=variance)
+        more = (given,) if self.needs_features else ()
         mean, variance = self.statistics(mean, variance, *more)
         # With the original statistics, take the original's own path, so that results are equal to the bit.
         unchanged = mean is self.norm.running_mean
@@ -168,9 +189,21 @@ class AdaptiveNorm(StandIn):
             return features
         # A widened copy is ours to overwrite; the input itself only where it was proven safe.
         overwrite = (overwrite or wide is not features) and not torch.is_grad_enabled()
-        overwrite = overwrite and not unchanged and not torch.compiler.is_compiling()
+        overwrite = overwrite and not unchanged and not traced()
+        if unchanged:
+            wide = given
+        elif centre is not None:
+            mean = mean - centre
         result = normalize(wide, mean, variance, *self.affine(), self.eps, overwrite=overwrite)
         return as_dtype(result, features.dtype)
+
+    def _centre(self, features: Tensor) -> Tensor | None:
+        """Return what an exported graph subtracts first, so that one pass over memory gives both moments.
+
+        A runtime makes that subtraction part of the convolution before.
+        """
+        mean = self.norm.running_mean if exported() and features.ndim > 2 else None
+        return None if mean is None else as_dtype(mean, features.dtype)  # type: ignore[arg-type]
 
     def train(self, mode: bool = True) -> AdaptiveNorm:
         """Stay in evaluation mode: what this layer does never depends on the mode."""

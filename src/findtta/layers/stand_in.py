@@ -73,12 +73,14 @@ class CallState(NotCopied, threading.local):
         may_overwrite: Whether layers may write over inputs that nothing else reads. Only while the adapted model's
             own forward runs: a user who calls submodules, or a hook, may keep what passes by.
         records: What each layer recorded in the last call, for reports; a layer that did not run has no entry.
+        returned: What a compiled graph returns beside its result: the number of a layer, and what it recorded.
     """
 
     def __init__(self) -> None:
         self.carried: dict[str, Any] | None = None
         self.may_overwrite = False
         self.records: dict[nn.Module, dict[str, Tensor]] = {}
+        self.returned: list[tuple[int, dict[str, Tensor]]] | None = None
 
     def begin(self, *, may_overwrite: bool = False) -> None:
         """Begin a call."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from findtta._extras import require
 from findtta.errors import OptionError
 from findtta.functional.partition import NORM_FLOOR
+from findtta.functional.tracing import traced
 from findtta.options import Options, make_options, option
 from findtta.plugins import Kind, takes
 
@@ -59,7 +60,7 @@ class Partitioner(Options):
     def __call__(self, features: Tensor) -> Tensor:
         """Return labels, int64 ``(B,)``, of the samples of a batch, by their means in one layer, ``(B, C)``."""
         label = self.label
-        if not self.exportable and torch.compiler.is_compiling():
+        if not self.exportable and traced():
             # A compiled graph cannot hold it; compilation resumes after it. Not as a decorator: that would
             # import the compiler, which takes seconds, for everybody.
             label = torch.compiler.disable(label)

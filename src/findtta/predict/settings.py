@@ -16,7 +16,7 @@ from findtta._extras import install_command, installed, require
 from findtta._processes import usable_cores
 from findtta.errors import OptionError
 from findtta.models import Classifier, weights_digest
-from findtta.options import Count, option
+from findtta.options import Count, device_kind, option
 from findtta.predictor import Predictor, PredictorSettings
 
 #: From this number of images on, starting Ray pays off.
@@ -127,7 +127,7 @@ class Settings(PredictorSettings):
             "classes": list(predictor.labels),
             "options": dataclasses.asdict(self.method_options()),
             "preprocessing": dataclasses.asdict(predictor.preprocess),
-            "device": torch.device(self.device).type,
+            "device": device_kind(self.device, compile=self.compile),
             "block_size": self.block,
             "format": self.output_format,
             "findtta": findtta.__version__,

@@ -40,7 +40,7 @@ class Predictor:
         self.input = describe_input(model, self.preprocess, self.preprocess.size, vars(settings))
         if any(tensor.device != self.device for tensor in model.state_dict().values()):
             model = copy.deepcopy(model).to(self.device)  # moving changes a model in place
-        self.adapted = adapt(model, settings.method, **settings.options)
+        self.adapted = adapt(model, settings.method, compile=settings.compile, **settings.options)
         self.card = model.card
         self.labels = model.card.classes or tuple(str(index) for index in range(model.card.num_classes))
         self._recorder = Recorder(self.adapted)

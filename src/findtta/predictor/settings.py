@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from findtta.images import NORMALIZATION, Crop, ImageLimits, Interpolation
-from findtta.options import MODEL_NAMES, Count, Options, Positive, option, require_device
+from findtta.options import COMPILE, MODEL_NAMES, Count, Options, Positive, option, require_device
 
 if TYPE_CHECKING:
     from findtta.models.card import Classifier
@@ -35,6 +35,7 @@ class PredictorSettings(Options):
         None, "fraction of the shorter side that the centre crop keeps", shown="the model's own"
     )
     interpolation: Interpolation | None = option(None, "how images are resized", shown="the model's own")
+    compile: bool = option(False, COMPILE)
     max_image_mb: Positive = option(20, "size in MiB up to which an image file is accepted", metavar="MB")
     max_pixels: Count = option(
         50_000_000, "width times height up to which an image is accepted", shown="50 million"

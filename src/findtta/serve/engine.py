@@ -144,6 +144,8 @@ class Replica:
         # Also pays for the first call, unless the model would remember it.
         first = settings.predictor(self._model) if self._predictor.adapted.stateful else self._predictor
         classes = first(np.zeros((2, *first.preprocess.size, 3), np.uint8)).probabilities.shape[1]
+        if settings.compile:  # batches of one have a graph of their own, which no client should wait for
+            first(np.zeros((1, *first.preprocess.size, 3), np.uint8))
         if classes != len(first.labels):
             raise OptionError(f"num_classes: the model has {classes} classes, not {len(first.labels)}.")
         self.description = Description.of(settings, self._predictor)

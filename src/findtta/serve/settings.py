@@ -142,6 +142,11 @@ class Settings(PredictorSettings):
                 f"method {self.method!r} learns from every batch, so that the images of one client would change "
                 "the predictions for all others for good: serve a method that does not learn, such as 'find'."
             )
+        if self.compile and method.warm_up_option is not None:
+            raise OptionError(
+                f"compile must not be given with {self.method!r}, which is compiled after its warm-up: clients "
+                "would wait for it. Serve it without, or a method that needs no warm-up, such as 'find'."
+            )
         if method.stateful and self.most_replicas > 1:
             raise OptionError(
                 f"replicas must be 1 for {self.method!r}, got {self.most_replicas}: each replica would depend on "
@@ -166,8 +171,8 @@ class Settings(PredictorSettings):
         return load_method(self.method).depends_on_batch(self.method_options())
 
     def under(self, choice: Choice) -> "Settings":
-        """Return the settings with another method."""
-        return replace(self, method=choice.method, options=dict(choice.options))
+        """Return the settings with another method, which is not compiled: that takes longer than a request may."""
+        return replace(self, method=choice.method, options=dict(choice.options), compile=False)
 
     @property
     def warm_up_batches(self) -> int:
