@@ -25,9 +25,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -40,6 +43,7 @@ import findtta
 from findtta.algorithms.find_domains import FINDDomains
 from findtta.data import MAIN_CORRUPTIONS
 from findtta.data.dataset import CLEAN, DomainDataset
+from findtta.functional import domains as functional
 from findtta.functional.domains import Domains, Joined
 from findtta.images import to_input
 from findtta.intervals import Scores, difference, interval
@@ -80,15 +84,28 @@ class Oracle(FINDDomains):
         return Domains(self.centres, counts, self.usage), Joined(kept, members, members, torch.zeros(len(points)))
 
 
-#: One thing taken out of ``find-domains`` at a time, or set otherwise.
+class WithoutRecall(FINDDomains):
+    """The drift that earlier samples of a domain had counts for nothing."""
+
+    name = "without recall"
+
+    def prepare(self, model: torch.nn.Module, sites: Any) -> None:
+        super().prepare(model, sites)
+        self.layer_count = 0
+
+
+#: One thing taken out of ``find-domains`` at a time, or set otherwise; constants of the package in capitals.
 ABLATIONS: Methods = {
     "find-soft": ("find-soft", {}),
     OURS: (OURS, {}),
-    "no gate, full trust": (OURS, {"threshold": 1e-6}),
-    "lower threshold": (OURS, {"threshold": 0.05}),
-    "higher threshold": (OURS, {"threshold": 0.1}),
-    "alpha 0.8": (OURS, {"alpha": 0.8}),
-    "alpha 0.6": (OURS, {"alpha": 0.6}),
+    "no gate": (OURS, {"threshold": 1e-6}),
+    "gate without recall": (WithoutRecall, {}),
+    "few samples trusted as many": (OURS, {"CHANCE": 0.0}),
+    "domains never change": (OURS, {"CHANGED": math.inf}),
+    "domains not shared": (OURS, {"SHARING": 1e6}),
+    "free places not taken": (OURS, {"NEW": 2.0}),
+    "no place taken over": (OURS, {"NOVEL": math.inf}),
+    "alpha 0.7": (OURS, {"alpha": 0.7}),
     "16 domains": (OURS, {"domains": 16}),
     "64 domains": (OURS, {"domains": 64}),
     "memory of 32": (OURS, {"memory": 32}),
@@ -139,15 +156,17 @@ def study(
 ) -> dict[str, Any]:
     """Run all methods on one stream, and return a row of the table."""
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    adapted = {name: findtta.adapt(network, method, **options) for name, (method, options) in methods.items()}
+    adapted = []
+    for method_, options in methods.values():
+        constants = {name: value for name, value in options.items() if name.isupper()}
+        settings = {name: value for name, value in options.items() if name not in constants}
+        adapted.append((findtta.adapt(network, method_, **settings), constants))
     scores: dict[str, dict[int, Scores]] = {name: {} for name in methods}
     for seed in [int(seed) for seed in arguments.seeds.split(",")]:
         part, stream = stream_of(text, data, seed, arguments)
         images = part.image_numbers(stream.domain_ids, stream.rows)
         logits = logits_of(part.classes, arguments.classes)
-        for name, correct in zip(
-            methods, right(adapted.values(), part, stream, logits, arguments.device), strict=True
-        ):
+        for name, correct in zip(methods, right(adapted, part, stream, logits, arguments.device), strict=True):
             scores[name][seed] = Scores.sort(images, stream.domain_ids, correct)
     compared = [name for name in COMPARED if {name, OURS} <= set(methods)]
     differences = {f"{OURS} - {name}": difference(scores[OURS], scores[name]) for name in compared}
@@ -194,21 +213,24 @@ def logits_of(classes: Sequence[str], text: str | None) -> list[list[int]] | Non
 
 
 def right(
-    models: Iterable[Any],
+    models: Sequence[tuple[Any, Mapping[str, float]]],
     part: DomainDataset,
     stream: Stream,
     logits: list[list[int]] | None,
     device: torch.device,
 ) -> list[NDArray[np.bool_]]:
-    """Return for each model which images of a stream it classifies right."""
-    models, found = list(models), []
-    for model in models:
+    """Return for each model which images of a stream it classifies right, with these constants of the package."""
+    found = []
+    for model, _ in models:
         model.reset()
     for batch in stream:
         images, labels = part.batch(batch.domain_ids, batch.rows)
         inputs = to_input(images, device)
         Oracle.now = torch.tensor(batch.domain_ids)
-        outputs = [model(inputs) for model in models]
+        outputs = []
+        for model, constants in models:
+            with mock.patch.multiple(functional, **constants) if constants else nullcontext():
+                outputs.append(model(inputs))
         if logits:
             outputs = [torch.stack([scores[:, mine].amax(1) for mine in logits], 1) for scores in outputs]
         found.append([scores.argmax(1).cpu().numpy() == np.asarray(labels) for scores in outputs])
