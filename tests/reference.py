@@ -574,7 +574,12 @@ class ReferenceMemory:
             if domain is None or not members:
                 continue
             room = max(0.0, self.memory - len(members))
-            kept = min(1.0, room / domain["count"]) if domain["count"] else 1.0
+            kept = 1.0
+            if domain["count"]:
+                newcomers = [math.fsum(values) / len(members) for values in zip(*members, strict=True)]
+                by_chance = 1.5 * (1 / len(members) + 1 / domain["count"])
+                apart = max(0.0, squared_distance(newcomers, domain["centre"]) - by_chance)
+                kept = min(1.0, room / domain["count"], 1 / (1 + domain["count"] * apart))
             old = domain["count"] * kept
             domain["count"] = old + len(members)
             domain["centre"] = [
@@ -606,7 +611,7 @@ class ReferenceDomains(nn.Module):
     ``history``, for each layer passed, the log drift of each sample; empty it before each batch.
     """
 
-    def __init__(self, norm, memory: ReferenceMemory, batch: dict, layers: int, alpha=0.7, threshold=0.07):
+    def __init__(self, norm, memory: ReferenceMemory, batch: dict, layers: int, alpha=0.5, threshold=0.075):
         super().__init__()
         self.norm, self.memory, self.batch, self.layers = norm, memory, batch, layers
         self.alpha, self.threshold = alpha, threshold
@@ -620,7 +625,7 @@ class ReferenceDomains(nn.Module):
                 for c, values in enumerate(sample)
             ]
             domains[place]["layers"].setdefault(self, []).append((1.0, units))
-        drift, statistics = [], []
+        drift, statistics, chance = [], [], []
         for place in places:
             weights = self.memory.weights(place)
             parts = []  # weight and moments of every sample that is remembered
@@ -634,9 +639,9 @@ class ReferenceDomains(nn.Module):
                 )
                 for c in range(features.shape[1])
             ]
-            support = 1 / math.fsum(weight**2 / domains[k]["count"] for k, weight in weights.items())
+            chance.append(8 * math.fsum(weight**2 / domains[k]["count"] for k, weight in weights.items()))
             mean = math.fsum(divergence(*channel) for channel in near) / len(near)
-            drift.append(math.log(max(mean / (1 + 8 / support), 1e-6)))
+            drift.append(math.log(max(mean / (1 + chance[-1]), 1e-6)))
             statistics.append(near)
         self.batch["history"].append(drift)
         passed = len(self.batch["history"])
@@ -651,7 +656,7 @@ class ReferenceDomains(nn.Module):
             )
             total = math.fsum(known.values())
             evidence = (passed * own + self.layers * recalled) / (passed + self.layers * total)
-            trust = (1 - self.alpha) / (1 + math.exp(-6 * evidence))
+            trust = (1 - self.alpha) / (1 + math.exp(-6 * evidence)) / (1 + chance[i])
             self.batch.setdefault("own", {})[i] = own
             for c, (shift, spread) in enumerate(statistics[i]):
                 unit = source_variance[c] + eps

@@ -268,8 +268,8 @@ def test_merged_replicas_know_the_kinds_of_both():
     first.merge(second)
     assert (first.counts <= first.options.memory).all()
     assert close(first(sharp[0]), before(sharp[0]), 1e-3)
-    assert close(first(smooth[0]), second(smooth[0]), 1e-3)
-    assert not close(before(smooth[0]), second(smooth[0]), 1e-2)
+    merged, alone, want = first(smooth[0]), before(smooth[0]), second(smooth[0])
+    assert (merged - want).abs().max() < 0.2 * (alone - want).abs().max()
 
 
 def test_only_replicas_are_merged():

@@ -56,7 +56,8 @@ class FINDDomainsOptions(Options):
     """Options of FIND with a memory of domains."""
 
     alpha: Fraction = option(
-        0.7, "weight of the source statistics for samples with strong drift; samples without drift get up to 1"
+        0.5,
+        "weight of the source statistics for samples with strong drift of a well known domain; up to 1 for others",
     )
     domains: AtLeastTwo = option(32, "most domains remembered at a time; may be more than there are")
     memory: Count = option(128, "number of samples whose statistics a domain remembers")
@@ -64,7 +65,7 @@ class FINDDomainsOptions(Options):
         4096, "number of samples after which the usage of a domain that none of them joined has fallen to 37%"
     )
     threshold: Positive = option(
-        0.07,
+        0.075,
         "KL divergence from the source at which the source weight is halfway between 1 and alpha, in the first "
         "layer; lower in deeper layers",
     )
@@ -184,7 +185,8 @@ class DomainNorm(AdaptiveNorm):
         drift = log_drift(near_shift, near_spread, joined.chance)
         self.record(drift=drift, members=joined.members)
         evidence = passing.evidence(drift, self.options.threshold)
-        trust = ((1 - self.options.alpha) * torch.sigmoid(self.options.sharpness * evidence))[:, None]
+        trust = (1 - self.options.alpha) * torch.sigmoid(self.options.sharpness * evidence)
+        trust = (trust / (1 + joined.chance))[:, None]
         return (
             torch.addcmul(source_mean, trust * near_shift, unit.sqrt()),
             torch.addcmul(source_variance, trust * (near_spread - 1), unit),

@@ -30,6 +30,7 @@ CONTENT = 0.7  # part of their scatter that more blocks would not take away
 # How these were chosen: see docs/beyond-find.md.
 NEW = 0.6  # squared distance from all domains, in units of the scatter, at which a sample takes a free place
 NOVEL = 2.0  # ... and at which it takes the place of the domain that was used least
+CHANGED = 1.5  # squared distance of two means of samples, over that by chance, at which the domain has changed
 SHARING = 6.0  # how quickly the weight of a domain falls with its squared distance from that of a sample
 CHANCE = 8.0  # divergence of a single sample from the source by chance, about, over that of a drifted domain
 NOTHING = 1e-6  # keeps what is not there from being 0 / 0
@@ -186,6 +187,7 @@ def join_domains(
     centres, counts, usage = domains
     usable = points.sum(1).isfinite()
     points = points.masked_fill(~usable[:, None], 0)
+    changed = CHANGED if sizes is None else math.inf  # points that stand for many samples are to be added
     sizes = usable.to(points.dtype) if sizes is None else torch.where(usable, sizes, 0)
     usage = usage * torch.exp(-sizes.sum() / forget)
 
@@ -200,10 +202,14 @@ def join_domains(
     members = ((nearest[:, None] == places) & usable[:, None]).to(points.dtype)
     joining = members * sizes[:, None]
     added = joining.sum(0)
-    kept = ((memory - added) / counts.clamp_min(NOTHING)).clamp(0, 1)
+    newcomers = joining.T @ points / added.clamp_min(NOTHING)[:, None]
+    # If those who join now have another mean, the old one tells as much as fewer samples without that error would.
+    apart = (newcomers - centres).square().sum(1) - changed * (1 / added + 1 / counts)
+    still = 1 / (1 / counts + F.relu(apart))
+    kept = replace_nan(torch.minimum(memory - added, still) / counts).clamp(0, 1)
     old = counts * kept
     counts = old + added
-    moved = torch.addmm(centres * old[:, None], joining.T, points) / counts.clamp_min(1)[:, None]
+    moved = (centres * old[:, None] + newcomers * added[:, None]) / counts.clamp_min(1)[:, None]
     centres = torch.where((added > 0)[:, None], moved, centres)
 
     weights = neighbouring_domains(centres, counts)
