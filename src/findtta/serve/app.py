@@ -28,7 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import findtta
 from findtta.images import Pixels, Preprocessing
-from findtta.registry import load_method
 from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
 from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
@@ -137,8 +136,13 @@ class Frontend:
     def _predict_again(self) -> Predict | None:
         """Return what predicts images under the served method; None if that or the shadow would remember them."""
         shadow = self.settings.shadow_choice
-        if self.description.stateful or (shadow is not None and load_method(shadow.method).stateful):
+        if self.description.stateful:
             return None
+        if shadow is not None:
+            from findtta.registry import load_method  # torch comes with it
+
+            if load_method(shadow.method).stateful:
+                return None
         return partial(self.engine.predict, choice=self._choice, once=True)
 
     def _side(self) -> SideBySide:
