@@ -206,7 +206,8 @@ def test_the_shadow_says_which_method_is_more_accurate(replica):
 def test_nothing_is_estimated_from_few_images_or_if_a_method_would_remember_mirror_images(replica):
     images = corrupt_each(CLEAN[:112], "mixed", 5, 0)[0]
     assert math.isnan(estimated_gain(replica, "source", images[:90]))
-    assert math.isnan(estimated_gain(replica, "find-star", images))
+    beside_stateful = Replica(Settings(shadow="find-star"))
+    assert math.isnan(estimated_gain(beside_stateful, "find-star", images))
 
 
 def test_a_shadow_that_cannot_be_served_is_refused_at_the_start():

@@ -135,14 +135,8 @@ class Frontend:
 
     def _predict_again(self) -> Predict | None:
         """Return what predicts images under the served method; None if that or the shadow would remember them."""
-        shadow = self.settings.shadow_choice
-        if self.description.stateful:
+        if self.description.stateful or self.description.shadow_stateful:
             return None
-        if shadow is not None:
-            from findtta.registry import load_method  # torch comes with it
-
-            if load_method(shadow.method).stateful:
-                return None
         return partial(self.engine.predict, choice=self._choice, once=True)
 
     def _side(self) -> SideBySide:
