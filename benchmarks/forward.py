@@ -65,7 +65,7 @@ def forward(model: nn.Module, batch: Tensor, *, with_c: bool = True) -> Call:
 
 def placed(model: nn.Module, layout: str, device: str) -> nn.Module:
     """Put a model on a device, in a memory layout."""
-    return model.to(device, memory_format=LAYOUTS[layout])  # type: ignore[call-overload, no-any-return]
+    return model.to(device, memory_format=LAYOUTS[layout])  # type: ignore[call-overload]
 
 
 def images(count: int, size: int, layout: str, device: str) -> Tensor:
@@ -177,8 +177,8 @@ def cost(sizes: dict[str, int], arguments: argparse.Namespace) -> tuple[dict[str
     """Return time and peak memory of each method as ratios to the source model."""
     torch.manual_seed(0)
     size, layout = sizes["image size"], arguments.layouts[0]
-    network = CifarResNet(sizes["depth"], 10, classic=True, width=sizes["channels"])
-    network = placed(settle(network, size), layout, arguments.device)
+    new = CifarResNet(sizes["depth"], 10, classic=True, width=sizes["channels"])
+    network = placed(settle(new, size), layout, arguments.device)
     batch = images(sizes["batch"], size, layout, arguments.device)
     models = {"source": network, "tbn": pytorch_tbn(network)} | {name: adapt(network, name) for name in METHODS}
     calls = {name: forward(model, batch) for name, model in models.items()}
