@@ -6,6 +6,7 @@
     python benchmarks/forward.py variants               the limit, other methods, FIND as a loop over groups
     python benchmarks/forward.py growth --figure F.png  time and memory by batch, depth, channels and image size
     python benchmarks/forward.py compile                under torch.compile
+    python benchmarks/forward.py eager --cpu-time       in CPU time of one thread, where the machine is not quiet
 
 Ratios to the source model are medians over rounds, with quartiles in brackets. Run it alone: a second busy process
 distorts every number here. With ``--device cuda`` times are taken by events after a warm-up, and memory is the
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -63,7 +65,7 @@ def forward(model: nn.Module, batch: Tensor, *, with_c: bool = True) -> Call:
 
 def placed(model: nn.Module, layout: str, device: str) -> nn.Module:
     """Put a model on a device, in a memory layout."""
-    return model.to(device, memory_format=LAYOUTS[layout])  # type: ignore[call-overload, no-any-return]
+    return model.to(device, memory_format=LAYOUTS[layout])  # type: ignore[call-overload]
 
 
 def images(count: int, size: int, layout: str, device: str) -> Tensor:
@@ -88,7 +90,7 @@ def eager(arguments: argparse.Namespace, batch_sizes: Iterable[int]) -> Iterator
                 calls = {"source": forward(network, batch)}
                 for column, (method, with_c) in zip(names, columns, strict=True):
                     calls[column] = forward(adapted[method], batch, with_c=with_c)
-                times = interleave_for(calls, arguments.seconds, arguments.device)
+                times = interleave_for(calls, arguments.seconds, arguments.device, arguments.clock)
                 to_source = ratios(times, "source")
                 best = f"{1e3 * min(times['source']):.2f}"
                 rows.append([batch_size, best, *(to_source[column] for column in names)])
@@ -104,7 +106,7 @@ def compare(arguments: argparse.Namespace) -> Iterator[str]:
             batch = images(64, size, layout, arguments.device)
             models = {label: placed(model, layout, arguments.device) for label, model in variants(network, batch)}
             calls = {label: forward(model, batch) for label, model in models.items()}
-            times = interleave_for(calls, 2 * arguments.seconds, arguments.device)
+            times = interleave_for(calls, 2 * arguments.seconds, arguments.device, arguments.clock)
             to_source = ratios(times, "source")
             rows = [[label, f"{1e3 * min(times[label]):.1f}", to_source[label]] for label in models]
             yield f"{name}, {layout}, batch 64\n" + render(["forward pass", "best ms", "ratio to source"], rows)
@@ -123,7 +125,7 @@ def compiled(arguments: argparse.Namespace) -> Iterator[str]:
             "find": forward(adapted, batch),
             "find, compiled": forward(torch.compile(adapted, fullgraph=True), batch),  # type: ignore[arg-type]
         }
-        times = interleave_for(calls, arguments.seconds, arguments.device)
+        times = interleave_for(calls, arguments.seconds, arguments.device, arguments.clock)
         eagerly, compiled = ratios(times, "source"), ratios(times, "source, compiled")
         rows = [[label, eagerly[label], compiled[label]] for label in calls]
         yield f"{name}, batch 64\n" + render(["", "ratio to source", "ratio to source, compiled"], rows)
@@ -136,9 +138,9 @@ def growth(arguments: argparse.Namespace) -> Iterator[str]:
         measured: dict[str, dict[str, list[float]]] = {"time": {}, "memory": {}}
         rows = []
         for value in values:
-            time, memory = cost(USUAL | {what: value}, arguments)
-            rows.append([value, *(f"{ratio:.2f}" for ratio in (*time.values(), *memory.values()))])
-            for kind, ratios_ in (("time", time), ("memory", memory)):
+            times, memory = cost(USUAL | {what: value}, arguments)
+            rows.append([value, *(f"{ratio:.2f}" for ratio in (*times.values(), *memory.values()))])
+            for kind, ratios_ in (("time", times), ("memory", memory)):
                 for name, ratio in ratios_.items():
                     measured[kind].setdefault(name, []).append(ratio)
         header = [what, *(f"{kind}, {name}" for kind, by_name in measured.items() for name in by_name)]
@@ -175,15 +177,15 @@ def cost(sizes: dict[str, int], arguments: argparse.Namespace) -> tuple[dict[str
     """Return time and peak memory of each method as ratios to the source model."""
     torch.manual_seed(0)
     size, layout = sizes["image size"], arguments.layouts[0]
-    network = CifarResNet(sizes["depth"], 10, classic=True, width=sizes["channels"])
-    network = placed(settle(network, size), layout, arguments.device)
+    new = CifarResNet(sizes["depth"], 10, classic=True, width=sizes["channels"])
+    network = placed(settle(new, size), layout, arguments.device)
     batch = images(sizes["batch"], size, layout, arguments.device)
     models = {"source": network, "tbn": pytorch_tbn(network)} | {name: adapt(network, name) for name in METHODS}
     calls = {name: forward(model, batch) for name, model in models.items()}
     middle = {
         name: median
         for name, (_, median, _) in quartiles(
-            interleave_for(calls, arguments.seconds, arguments.device), "source"
+            interleave_for(calls, arguments.seconds, arguments.device, arguments.clock), "source"
         ).items()
     }
     peaks = {name: peak_memory(call, arguments.device) for name, call in calls.items()}
@@ -228,10 +230,20 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="+", type=int)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each row (default: 4)")
+    parser.add_argument(
+        "--cpu-time",
+        dest="clock",
+        action="store_const",
+        const=time.process_time,
+        default=time.perf_counter,
+        help="one thread, without what other processes take",
+    )
     parser.add_argument("--without-c", action="store_true", help="time PyTorch's operations as well")
     parser.add_argument("--figure", type=Path, help="where growth is drawn")
     arguments = parser.parse_args()
     torch.set_grad_enabled(False)
+    if arguments.clock is time.process_time:
+        torch.set_num_threads(1)
     threads = f"{torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {arguments.device}, {threads}; functions in C: {native.status()}\n")
     for part in blocks[arguments.block](arguments):

@@ -10,11 +10,16 @@ import torch
 
 TURN_S = 0.02  # least time of a turn: a shorter call is repeated
 FEWEST_ROUNDS = 5
+Clock = Callable[[], float]
 WARM_UP = 10  # calls before the clock starts on a GPU, which chooses its kernels and raises its clock rate
 
 
 def interleave(
-    functions: Mapping[str, Callable[[], object]], rounds: int, calls: int = 1, device: str = "cpu"
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    calls: int = 1,
+    device: str = "cpu",
+    clock: Clock = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Time each function in turn, round after round, so that all see the same state of the machine.
 
@@ -24,6 +29,7 @@ def interleave(
         calls: Timed calls per turn. If several, one more goes before them untimed, since it meets the
             caches as the previous function left them; a call worth timing alone is too long to notice.
         device: Where they compute: on ``cuda`` the times are those between events in the stream.
+        clock: What is read on the CPU; ``time.process_time`` does not count what other processes take.
 
     Returns:
         Seconds per call, one value per round, by name.
@@ -36,28 +42,31 @@ def interleave(
         for name, function in functions.items():
             if calls > 1:
                 function()
-            times[name].append(_seconds(function, calls, device) / calls)
+            times[name].append(_seconds(function, calls, device, clock) / calls)
     return times
 
 
 def interleave_for(
-    functions: Mapping[str, Callable[[], object]], seconds: float, device: str = "cpu"
+    functions: Mapping[str, Callable[[], object]],
+    seconds: float,
+    device: str = "cpu",
+    clock: Clock = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Time functions that take about as long as each other, in as many rounds as fit into some seconds."""
     first = next(iter(functions.values()))
     first()
-    once = _seconds(first, 1, device)
+    once = _seconds(first, 1, device, clock)
     calls = max(1, round(TURN_S / once))
     turn = once * (calls + (calls > 1))
-    return interleave(functions, max(FEWEST_ROUNDS, int(seconds / turn / len(functions))), calls, device)
+    return interleave(functions, max(FEWEST_ROUNDS, int(seconds / turn / len(functions))), calls, device, clock)
 
 
-def _seconds(function: Callable[[], object], calls: int, device: str) -> float:
+def _seconds(function: Callable[[], object], calls: int, device: str, clock: Clock) -> float:
     if device == "cpu":
-        start = time.perf_counter()
+        start = clock()
         for _ in range(calls):
             function()
-        return time.perf_counter() - start
+        return clock() - start
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     begin.record()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,7 +12,7 @@ from findtta.models import build as build_known
 from findtta.models.zoo import import_timm
 
 #: How a model is built, and the side of its images.
-MODELS = {
+MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "resnet20": (partial(build_known, "resnet20", num_classes=10, normalization="cifar10"), 32),
     "resnet26": (partial(build_known, "resnet26", num_classes=10, normalization="cifar10"), 32),
     "resnet50": (lambda: import_timm().create_model("resnet50", pretrained=False), 224),
