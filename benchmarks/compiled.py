@@ -88,7 +88,7 @@ def main() -> None:
 
     for size, batch in batches.items():
         functions = {label: (lambda call=call, batch=batch: call(batch)) for label, call in calls.items()}
-        times = interleave(functions, ROUNDS, CALLS)  # type: ignore[arg-type]
+        times = interleave(functions, ROUNDS, CALLS)
         compared = ratios(times, "source, compiled")
         table = [[label, f"{1e3 * min(times[label]):.2f}", compared[label]] for label in calls]
         print(render([f"batch {size}", "best ms", "ratio to source, compiled"], table), "\n", flush=True)
