@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from findtta.collapse import Collapse
 from findtta.compiled import Compiled, CompileError
 from findtta.errors import InputError, UnsupportedModelError, UnusedLayerWarning, few
-from findtta.functional.tracing import traced
+from findtta.functional.graph_mode import traced
 from findtta.layers.adaptive import AdaptFunctionalCalls, AdaptiveNorm
 from findtta.layers.stand_in import CallLock, CallState, StandIn
 from findtta.layers.surgery import (

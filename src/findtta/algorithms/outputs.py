@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted, require_logits
 from findtta.errors import OptionError, UnsupportedModelError, close_matches
+from findtta.functional.graph_mode import traced
 from findtta.functional.moments import as_dtype, widen
-from findtta.functional.tracing import traced
 from findtta.layers.stand_in import CallState, StandIn
 from findtta.layers.surgery import NormSite, swap_modules
 from findtta.options import Options, Text, option

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional import native
-from findtta.functional.tracing import exported, single, traced
+from findtta.functional.graph_mode import exported, single, traced
 
 # On CPU samples are reduced in slabs of about this size, so that the second read of a slab is
 # served by the cache and the table of squared deviations stays small.

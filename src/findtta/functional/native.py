@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from findtta._io import atomic_write, cache_folder
-from findtta.functional.tracing import traced
+from findtta.functional.graph_mode import traced
 
 SOURCE = Path(__file__).with_name("native.c")
 VARIABLE = "FINDTTA_NATIVE"

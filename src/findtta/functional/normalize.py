@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from findtta.functional import native
+from findtta.functional.graph_mode import exported, traced
 from findtta.functional.moments import as_dtype, widen
-from findtta.functional.tracing import exported, traced
 
 
 def blend(test: Tensor, source: Tensor, alpha: float) -> Tensor:

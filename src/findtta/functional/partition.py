@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from findtta.functional import native
+from findtta.functional.graph_mode import exported, single, traced
 from findtta.functional.moments import replace_nan, widen
-from findtta.functional.tracing import exported, single, traced
 
 NORM_FLOOR = 1e-12  # a zero vector gets similarity 0 to everything
 # Sums of two cosines lie in [-2, 2]. A sample prefers any other sample to itself, and itself to a

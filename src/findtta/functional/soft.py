@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from findtta.functional.graph_mode import traced
 from findtta.functional.moments import replace_nan
-from findtta.functional.tracing import traced
 
 POISONED = -math.inf  # its weight is exactly 0 at any temperature
 LEAST_SIMILARITY = -2.0  # below any; that of a sample without others to its nearest neighbour

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from findtta.errors import UnsupportedModelError
 from findtta.functional import batch_moments, instance_moments, native, normalize
+from findtta.functional.graph_mode import exported, traced
 from findtta.functional.moments import as_dtype, widen
-from findtta.functional.tracing import exported, traced
 from findtta.layers.frozen import eps_of, is_frozen_batch_norm
 from findtta.layers.stand_in import CallState, StandIn
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from findtta._extras import require
 from findtta.errors import OptionError
+from findtta.functional.graph_mode import traced
 from findtta.functional.partition import NORM_FLOOR
-from findtta.functional.tracing import traced
 from findtta.options import Options, make_options, option
 from findtta.plugins import Kind, takes
 
