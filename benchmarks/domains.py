@@ -248,8 +248,8 @@ def draw(accuracies: Mapping[str, Study], path: str) -> None:
         for name, colour in COLOURS.items():
             values = [row[name] for row in streams.values()]
             panel.scatter(values, places, color=colour, label=name, marker="|" if name == "oracle" else "o", s=36)
-        panel.set_yticks(places, list(streams))
-        panel.set_title(title)
+        panel.set_yticks(places, [stream.partition(":")[0] for stream in streams])
+        panel.set_title(title.partition(", batch")[0])
         panel.set_xlabel("accuracy")
     panels[0].legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=80)

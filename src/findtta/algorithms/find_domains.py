@@ -8,12 +8,14 @@ show it. This method remembers:
   first layer.
 - Domains are clusters of these descriptions that follow the stream. An image joins the nearest one. If it is far
   from all, it opens a domain, in a free place or in that of the domain used least. Their number need not be known.
+  A domain whose newcomers are unlike what it remembers counts its memory as fewer samples.
 - Which domain an image belongs to is decided once for all layers. Every layer keeps sums of moments per domain,
   with the current batch in them, and normalises an image with the statistics of its domain (and of those that
   cannot yet be told from it) blended with the source's.
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of those statistics
   from the source, averaged (as a logarithm) over the layers passed and over what earlier images of the domain came
-  to, against a threshold that falls with depth. A domain that looks like the training data is left nearly alone.
+  to, against a threshold that falls with depth. A domain that looks like the training data is left nearly alone,
+  and the statistics of few samples have less weight.
 
 It needs no gradients. What it keeps has a fixed size: for each domain a description and two numbers per channel of
 every layer; no image and no feature map. See docs/beyond-find.md for how it was developed.
@@ -59,7 +61,9 @@ class FINDDomainsOptions(Options):
         0.5,
         "weight of the source statistics for samples with strong drift of a well known domain; up to 1 for others",
     )
-    domains: AtLeastTwo = option(32, "most domains remembered at a time; may be more than there are")
+    domains: AtLeastTwo = option(
+        32, "most domains remembered at a time; more than there are cost a little until they are known"
+    )
     memory: Count = option(128, "number of samples whose statistics a domain remembers")
     forget: Count = option(
         4096, "number of samples after which the usage of a domain that none of them joined has fallen to 37%"

@@ -156,7 +156,7 @@ class Joined(NamedTuple):
         members: 1 where a sample belongs to a domain, ``(B, K)``; zeros for a sample that is not finite.
         weights: With which the memories of domains are averaged for a sample, ``(B, K)``; rows sum to 1, or to 0.
         chance: By how much the divergence of such an average is too large, as a share of it, ``(B,)``: the fewer
-            samples it is made of, the further it is from the source by chance.
+            samples it is made of, the further it is from the source by chance, and the less it is worth.
     """
 
     kept: Tensor
@@ -172,7 +172,8 @@ def join_domains(
 
     How far a sample is: its squared distance from a domain, divided by ``1 + 1 / count``, since the centre of few
     samples is not well known. Free places go to the samples farthest from all domains. When no place is free, a
-    sample farther than ``NOVEL`` gets that of the domain used least.
+    sample farther than ``NOVEL`` gets that of the domain used least. A domain whose newcomers have another mean
+    than chance explains has changed: it keeps as much of its memory as that distance leaves it worth.
 
     Args:
         points: Descriptions of samples, ``(B, D)``, in units of their scatter within a domain.
