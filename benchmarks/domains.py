@@ -213,7 +213,7 @@ def logits_of(classes: Sequence[str], text: str | None) -> list[list[int]] | Non
 
 
 def right(
-    models: Sequence[tuple[Any, Mapping[str, float]]],
+    models: Sequence[tuple[Any, Mapping[str, Any]]],
     part: DomainDataset,
     stream: Stream,
     logits: list[list[int]] | None,
