@@ -17,7 +17,7 @@ Natural domains are a folder ``domain/class/image`` and a model with other class
 largest of those named (``151-268`` is a range)::
 
     python benchmarks/domains.py --data PACS --domains art_painting,cartoon,photo,sketch --streams crossmix \
-        --model resnet50=imagenet_resnet50.pt --num-classes 1000 --images 200 --oracle \
+        --model resnet50-caffe=imagenet_resnet50.pt --num-classes 1000 --images 200 --oracle \
         --classes dog=151-268,elephant=101+385+386,guitar=402+546,horse=339
 """
 
