@@ -40,10 +40,10 @@ MOST = {"resnet50": 64}  # images in a batch, where more would take minutes
 #: FIND against batch statistics, as published: latency and memory.
 PUBLISHED = {"time": 3.0, "memory": 1.67}
 GROWTH = {
-    "batch": (1, 4, 16, 64, 256, 1024),
-    "depth": (8, 20, 56, 110),
-    "channels": (8, 16, 32, 64, 128),
-    "image size": (16, 32, 64, 128, 224),
+    "batch": (1, 16, 64, 256, 1024),
+    "depth": (8, 20, 56),
+    "channels": (8, 16, 32),
+    "image size": (16, 32, 64),
 }
 USUAL = {"batch": 64, "depth": 20, "channels": 16, "image size": 32}
 
@@ -160,7 +160,7 @@ def panel(kind: str, what: str, values: tuple[int, ...], by_name: dict[str, list
     places = tuple(map(float, values))
     series = [plots.Series(name=name, look=name, x=places, y=tuple(y)) for name, y in by_name.items()]
     published = tuple(PUBLISHED[kind] * ratio for ratio in by_name["tbn"])
-    name = f"published FIND: {PUBLISHED['time']} x tbn in time, {PUBLISHED['memory']} x in memory"
+    name = "published FIND"
     series.append(plots.Series(name=name, look="noise", x=places, y=published))
     return plots.Panel(
         title="",
