@@ -5,7 +5,6 @@
     python benchmarks/forward.py eager --without-c      and how the layers of PyTorch's operations do
     python benchmarks/forward.py variants               the limit, other methods, FIND as a loop over groups
     python benchmarks/forward.py growth --figure F.png  time and memory by batch, depth, channels and image size
-    python benchmarks/forward.py compile                under torch.compile
     python benchmarks/forward.py eager --cpu-time       in CPU time of one thread, where the machine is not quiet
 
 Ratios to the source model are medians over rounds, with quartiles in brackets. Run it alone: a second busy process
@@ -112,25 +111,6 @@ def compare(arguments: argparse.Namespace) -> Iterator[str]:
             yield f"{name}, {layout}, batch 64\n" + render(["forward pass", "best ms", "ratio to source"], rows)
 
 
-def compiled(arguments: argparse.Namespace) -> Iterator[str]:
-    """Compiled models against the source model run eagerly, and compiled."""
-    for name in arguments.models:
-        network, size = build(name)
-        network = network.to(arguments.device)
-        batch = images(64, size, "NCHW", arguments.device)
-        adapted = adapt(network, "find")
-        calls = {
-            "source": forward(network, batch),
-            "source, compiled": forward(torch.compile(network), batch),  # type: ignore[arg-type]
-            "find": forward(adapted, batch),
-            "find, compiled": forward(torch.compile(adapted, fullgraph=True), batch),  # type: ignore[arg-type]
-        }
-        times = interleave_for(calls, arguments.seconds, arguments.device, arguments.clock)
-        eagerly, compiled = ratios(times, "source"), ratios(times, "source, compiled")
-        rows = [[label, eagerly[label], compiled[label]] for label in calls]
-        yield f"{name}, batch 64\n" + render(["", "ratio to source", "ratio to source, compiled"], rows)
-
-
 def growth(arguments: argparse.Namespace) -> Iterator[str]:
     """Time and memory of a ResNet-20 as one of its sizes grows."""
     panels = []
@@ -221,7 +201,6 @@ def main() -> None:
         "small": lambda chosen: eager(chosen, chosen.batch_sizes or SMALL),
         "variants": compare,
         "growth": growth,
-        "compile": compiled,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("block", choices=blocks)
