@@ -207,7 +207,7 @@ def test_memory_does_not_grow_with_the_stream():
         metrics, groups = Metrics(DOMAINS, CLASSES, batches, 1), GroupCounts()
         for index in range(batches):
             metrics.update(logits, labels, domains)
-            groups.add("bn", index)
+            groups.add({"bn": index})
         return len(pickle.dumps((metrics, [groups.of("bn")])))
 
     assert size_after(8 * POINTS) <= size_after(POINTS) + 300  # larger numbers, not more of them
@@ -217,9 +217,8 @@ def test_memory_does_not_grow_with_the_stream():
 def test_group_counts_have_numpys_mean_and_deviation(counts):
     groups = GroupCounts()
     for count in counts:
-        groups.add("bn1", count)
-        groups.add("bn2", 2 * count)
+        groups.add({"bn1": count, "bn2": torch.tensor(2 * count), "bn3": None})
+    groups.add({"bn1": None, "bn2": None, "bn3": None})
     assert groups.of("bn1") == pytest.approx((np.mean(counts), np.std(counts)))
     assert groups.of("bn2") == pytest.approx((2 * np.mean(counts), 2 * np.std(counts)))
-    groups.add("bn3", None)
     assert groups.of("bn3") == (None, None)

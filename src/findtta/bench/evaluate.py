@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from array import array
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 import findtta
 from findtta._prefetch import one_ahead
@@ -72,8 +71,7 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
         where = slice(*plan.stream.boundaries[batch.index : batch.index + 2])
         correct[where] = metrics.update(logits, labels, batch.domain_ids, batch.round)
         guard.observe(logits)
-        for name, layer in adapted.layers():
-            groups.add(name, layer.describe().get("groups"))
+        groups.add({name: layer.describe().get("groups") for name, layer in adapted.layers()})
         if progress is not None:
             progress(batch.index + 1, metrics.accuracy)
     collapse = guard.verdict()
@@ -154,20 +152,30 @@ class GroupCounts:
     """Mean and standard deviation of the number of groups in each layer, over the batches."""
 
     def __init__(self) -> None:
-        # Batches, groups and groups squared; sums of tensors, so that nothing waits for the device in between.
-        self._sums: dict[str, list[Any]] = defaultdict(lambda: [0, 0, 0])
+        self._batches: Counter[str] = Counter()  # in which a layer made groups
+        self._places: dict[str, int] = {}
+        self._total: Any = 0
+        self._squares: Any = 0
 
-    def add(self, layer: str, groups: int | torch.Tensor | None) -> None:
-        """Count the groups of one layer in one batch; None if the layer makes none."""
-        if groups is not None:
-            count, total, squares = self._sums[layer]
-            self._sums[layer] = [count + 1, total + groups, squares + groups**2]
+    def add(self, by_layer: Mapping[str, int | Tensor | None]) -> None:
+        """Count the groups of all layers, the same ones in every batch; None for a layer that makes none."""
+        if not any(groups is not None for groups in by_layer.values()):
+            return
+        self._batches.update(name for name, groups in by_layer.items() if groups is not None)
+        self._places = {name: place for place, name in enumerate(by_layer)}
+        device = next((groups.device for groups in by_layer.values() if isinstance(groups, Tensor)), None)
+        # Sums of tensors, so that nothing waits for the device, and few of them.
+        counts = (0 if groups is None else groups for groups in by_layer.values())
+        groups = torch.stack([torch.as_tensor(count, dtype=torch.int64, device=device) for count in counts])
+        self._total = self._total + groups
+        self._squares = self._squares + groups.square()
 
     def of(self, layer: str) -> tuple[float, float] | tuple[None, None]:
         """Return mean and standard deviation of a layer's group counts, or twice None if it never made any."""
-        if layer not in self._sums:
+        count = self._batches[layer]
+        if not count:
             return None, None
-        count, total, squares = map(int, self._sums[layer])
+        total, squares = (int(sums[self._places[layer]]) for sums in (self._total, self._squares))
         return total / count, max(0, count * squares - total**2) ** 0.5 / count
 
 
@@ -222,21 +230,24 @@ class Metrics:
                 f"the model must give logits of shape ({len(labels)}, {len(self._classes)} or more) for a batch, "
                 f"but gave {tuple(logits.shape)}: model and data do not belong together."
             )
-        scores = logits.detach().float().cpu()
-        finite = scores.isfinite().all(1)
+        # In NumPy: of a batch there is so little to compute that the calls are what it costs.
+        scores = logits.detach().float().cpu().numpy().astype(np.float64)
+        finite = np.isfinite(scores).all(1)
         self._not_finite += len(scores) - int(finite.sum())
         # A prediction with NaN is wrong whatever its label, and has the least possible confidence.
-        scores = torch.where(finite[:, None], scores, 0.0)
-        log_probabilities = F.log_softmax(scores.double(), dim=1)
-        probabilities = log_probabilities.exp()
-        truth = torch.from_numpy(np.asarray(labels, np.int64))
-        confidence, predicted = probabilities.max(1)
-        correct = ((predicted == truth) & finite).numpy()
-        of_truth = probabilities.gather(1, truth[:, None])[:, 0]
-        self._nll -= float(log_probabilities.gather(1, truth[:, None]).sum())
-        self._brier += float((probabilities.square().sum(1) - 2 * of_truth + 1).sum())
-        bins = (confidence.numpy() * BINS).astype(np.int64).clip(0, BINS - 1)
-        columns = (None, correct, confidence.numpy())
+        scores[~finite] = 0.0
+        scores -= scores.max(1, keepdims=True)
+        probabilities = np.exp(scores)
+        totals = probabilities.sum(1)
+        probabilities /= totals[:, None]
+        samples, truth = np.arange(len(scores)), np.asarray(labels, np.int64)
+        predicted = probabilities.argmax(1)
+        confidence, of_truth = probabilities[samples, predicted], probabilities[samples, truth]
+        correct: NDArray[np.bool_] = (predicted == truth) & finite
+        self._nll -= float((scores[samples, truth] - np.log(totals)).sum())
+        self._brier += float((np.square(probabilities).sum(1) - 2 * of_truth + 1).sum())
+        bins = (confidence * BINS).astype(np.int64).clip(0, BINS - 1)
+        columns = (None, correct, confidence)
         self._bins += np.stack([np.bincount(bins, weights=column, minlength=BINS) for column in columns], 1)
         _count(self._by_domain, domain_ids, correct)
         _count(self._by_class, labels, correct)
