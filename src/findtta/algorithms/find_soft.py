@@ -178,7 +178,7 @@ class SoftNorm(AdaptiveNorm):
         near_shift, near_spread = weighted_moments(shift, stretch * stretch, weights)
         unit = source_variance + eps
         near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
-        drift = log_drift(near_shift, near_spread, weights.diagonal())
+        drift = log_drift(near_shift, near_spread, weights.amax(1))  # its own weight is that of the nearest
         self.record(drift=drift)
         evidence: Evidence = self.call.carried.setdefault("evidence", Evidence())
         mean_drift, layers = evidence.add(drift)
