@@ -96,7 +96,7 @@ class Passing:
             self.domains, self.joined = self.owner.join(points.to(shift))
             self.recalled, known = recall(self.joined.kept[:, None] * self.owner.drift, self.joined.weights)
             self.known = known * self.owner.layer_count
-        samples, rows = len(self.joined.weights), len(shift)
+        samples, rows = self.joined.weights.shape[0], shift.shape[0]
         if rows == samples:
             return self.joined
         if rows % samples:
@@ -120,7 +120,7 @@ class Passing:
         What earlier samples of the domains came to at the end of the model counts as much as all its layers.
         """
         assert self.joined is not None
-        samples, rows = len(self.joined.weights), len(drift)
+        samples, rows = self.joined.weights.shape[0], drift.shape[0]
         if rows != samples:
             drift = drift.view(samples, rows // samples).mean(1)
         self.total = drift if self.total is None else self.total + drift
@@ -233,7 +233,6 @@ class FINDDomains(Adapted):
     )
     options_type = FINDDomainsOptions
     stateful = True
-    exportable = False
 
     call: DomainCall
     centres: Tensor

@@ -50,7 +50,6 @@ class T3A(OutputAdapted):
     options_type = T3AOptions
     stateful = True
     settles = False
-    exportable = False
     batch_dependent = True
 
     supports: Tensor
