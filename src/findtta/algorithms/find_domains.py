@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from findtta.algorithms.base import Adapted
+from findtta.algorithms.base import Adapted, Domain
 from findtta.algorithms.unmix_tns import SourceNorm
 from findtta.errors import InputError, OptionError
 from findtta.functional import in_source_units, log_drift
@@ -205,16 +205,6 @@ class DomainNorm(AdaptiveNorm):
         if "drift" not in batch:
             return {}
         return {"groups": (batch["members"].sum(0) > 0).sum(), "score": batch["drift"].exp().nanmean()}
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A domain that was met."""
-
-    place: int  # among those of the memory
-    samples: float  # how many it remembers
-    share: float  # of the latest samples, 0 to 1
-    drift: float  # as a multiple of the threshold
 
 
 class FINDDomains(Adapted):

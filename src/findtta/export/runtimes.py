@@ -203,7 +203,7 @@ class Runtime(ABC):
     def save_state(self, path: str | Path) -> None:
         """Write what has been learned to a ``.npz`` file."""
         with atomic_write(Path(path)) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, **self._state)
+            np.savez_compressed(file, allow_pickle=False, **self._state)
 
     def load_state(self, path: str | Path) -> None:
         """Go on from what :meth:`save_state` wrote."""
@@ -296,8 +296,8 @@ class ProgramRuntime(Runtime):
             inputs.append({name: torch.from_numpy(value) for name, value in state.items()})
         with torch.no_grad():
             outputs = recorder.run(*tree_leaves(inputs)) if neighbours else self.module(*inputs)
-        logits, *more = tree_leaves(outputs)
-        return logits.numpy(), {name: kept.numpy() for name, kept in zip(state, more, strict=True)}, recorder.values
+        logits, *more = (output.numpy() for output in tree_leaves(outputs))
+        return logits, dict(zip(state, more, strict=True)), recorder.values
 
 
 class _Recorder(fx.Interpreter):

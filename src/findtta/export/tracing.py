@@ -81,12 +81,11 @@ def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) 
     _fit_jumps(copied, example, max_batch)
     free: Any = {0: Dim("batch", min=1, max=max_batch)}
     state = state_of(model)
-    if state:
-        module, inputs, sizes = _WithState(copied), (example, state), (free, dict.fromkeys(state))
-    else:
-        module, inputs, sizes = _OneInput(copied), (example,), (free,)
+    inputs: tuple[Any, ...] = (example, state) if state else (example,)
+    sizes = (free, dict.fromkeys(state)) if state else (free,)
     try:
         with MAKING_GRAPH, quiet_torch():
+            module = _WithState(copied) if state else _OneInput(copied)
             traced = torch.export.export(module, inputs, dynamic_shapes=sizes, strict=False)
     except Exception as error:  # whatever torch raises, there is no graph
         raise ExportError(f"torch.export cannot trace the model: {first_line(error)}") from error

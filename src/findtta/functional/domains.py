@@ -132,7 +132,9 @@ def natural_images(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Te
     """
     with files("findtta.functional").joinpath("natural_images.npy").open("rb") as file:
         table = torch.from_numpy(np.load(file).astype(np.float64)).to(device, dtype)
-    return table[0, :-1], table[1:, :-1], table[1:, -1], table[0, -1]
+    parts = table[0, :-1], table[1:, :-1], table[1:, -1], table[0, -1]
+    mean, directions, shrink, unit = (part.clone() for part in parts)  # views would be a group in an exported file
+    return mean, directions, shrink, unit
 
 
 class Domains(NamedTuple):
