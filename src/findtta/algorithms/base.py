@@ -107,8 +107,8 @@ class Adapted(StandIn):
     needs_grad: ClassVar[bool] = False
     #: Whether a sample's output depends on the other samples of its batch.
     batch_dependent: ClassVar[bool] = True
-    #: Whether it can be exported as a fixed graph. What a method learns without gradients becomes inputs and outputs
-    #: of the graph, if it is kept in registered buffers that are changed in place.
+    #: Whether it can be exported as a fixed graph. What a method learns without gradients becomes inputs and
+    #: outputs of the graph, if it is kept in registered buffers that are changed in place.
     exportable: ClassVar[bool] = True
     #: Passes through the model for one batch.
     passes: ClassVar[Cost] = Cost(forward=1, backward=0)

@@ -19,7 +19,7 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ ARGUMENTS = {
         "group_moments": "PPlllPPP",
         "find": _LAYER + "Pff",
         "find_soft": _LAYER + "PPPlllf" + "f" * (4 + len(SOFT_CONSTANTS)),
+        "find_domains": _LAYER + "PPPPPPPPPPll" + "fffff",
     }.items()
 }
 
@@ -297,6 +298,46 @@ def find_soft(
     tensors = (drift.data_ptr(), total.data_ptr(), share_sum.data_ptr())
     packed = ARGUMENTS["find_soft"].pack(*arguments, *tensors, depth, layers, shares, log_threshold, *options)
     return (result, drift, moments) if _library.find_soft(packed) else None
+
+
+def find_domains(
+    layer: Layer,
+    features: Tensor,
+    rows: Rows,
+    tables: Sequence[Tensor],
+    sums: Tensor,
+    total: Tensor,
+    layers: int,
+    options: tuple[float, ...],
+    overwrite: bool = False,
+    moments_too: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
+    """Normalise features that :func:`takes` as a layer of find-domains does, or return None if it is not possible.
+
+    Args:
+        layer: Of the layer, as the next two.
+        features: Feature map.
+        rows: Source mean and variance, weight and bias.
+        tables: Kept shares of domains, members, weights, chance, recalled evidence and its weight, as
+            ``FindDomains`` of native.c lists them; contiguous, and :func:`takes` them.
+        sums: What the layer remembers, ``(K, 2 C + 1)``, likewise.
+        total: Drift summed over the layers before, ``(B,)``, which this one's is added to.
+        layers: The number of layers so far, this one included.
+        options: The numbers at the end of ``FindDomains``.
+        overwrite: Write the result over ``features``.
+        moments_too: Whether the moments of the samples are wanted.
+
+    Returns:
+        The normalised map; the sums with the samples; drift of the samples, ``(B,)``; and if wanted, means and
+        variances of the samples, ``(2, B, C)``.
+    """
+    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
+        return None
+    result, moments, arguments = prepared
+    new_sums, drift = torch.empty_like(sums), torch.empty(len(features))
+    pointers = (tensor.data_ptr() for tensor in (*tables, sums, new_sums, drift, total))
+    packed = ARGUMENTS["find_domains"].pack(*arguments, *pointers, len(sums), layers, *options)
+    return (result, new_sums, drift, moments) if _library.find_domains(packed) else None
 
 
 def _load() -> bool:
