@@ -20,7 +20,7 @@ from findtta.data.shapes import draw
 from findtta.errors import OptionError
 from findtta.predictor import Predictions
 from findtta.serve import Settings
-from findtta.serve.domains import EXAMPLES, SIDE, DomainsMet
+from findtta.serve.domains_met import EXAMPLES, SIDE, DomainsMet
 from findtta.serve.engine import Replica
 
 CLEAN = draw(np.arange(32), seed=7)

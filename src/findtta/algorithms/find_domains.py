@@ -96,9 +96,8 @@ class Passing:
         recalled, known = recall(self.joined.kept[:, None] * self.owner.drift, self.joined.weights)
         self.recalled, self.known = recalled[:, 0], known[:, 0] * self.owner.layer_count
         self.total = torch.zeros_like(self.known)
-        #: What the compiled function is given, if it can be.
-        self.tables = (*self.joined, self.recalled, self.known)
-        self.compiled = all(native.takes(table) and table.is_contiguous() for table in self.tables)
+        #: What the compiled function is given of all layers; None if it cannot be used.
+        self.tables = native.pointers(*self.joined[1:], self.recalled, self.known, self.total)
         return self.joined
 
     def join(self, shift: Tensor, stretch: Tensor) -> Joined | None:
@@ -130,7 +129,7 @@ class Passing:
         samples, rows = self.joined.weights.shape[0], drift.shape[0]
         if rows != samples:
             drift = drift.view(samples, rows // samples).mean(1)
-        self.total = self.total + drift
+        self.total += drift  # in place: the compiled function knows where it is
         self.layers += 1
         own = self.total - self.layers * self.log_threshold
         evidence = (own + self.known * self.recalled) / (self.layers + self.known)
@@ -170,6 +169,7 @@ class DomainNorm(AdaptiveNorm):
     def __init__(self, norm: nn.Module, options: FINDDomainsOptions) -> None:
         super().__init__(norm)
         self.options = options
+        self.numbers = (options.alpha, options.sharpness, LEAST_DRIFT, NOTHING)  # in the order of native.c
         unit = widen(norm.running_mean)  # type: ignore[arg-type]
         # Of every domain the sum of shifts, that of second moments, and the number of samples in them.
         self.register_buffer("sums", unit.new_zeros(options.domains, 2 * channels_of(norm) + 1))
@@ -215,21 +215,14 @@ class DomainNorm(AdaptiveNorm):
         if passing.joined is None and passing.images is not None:
             passing.begin(describe_images(passing.images).to(features))
         joined = passing.joined
-        if joined is None or not passing.compiled or len(joined.weights) != len(features):
+        if joined is None or passing.tables is None or joined.members.shape[0] != features.shape[0]:
             return None
         sums, kept = passing.remembered(self, joined.kept, features.dtype)
         passing.layers += 1
+        depth = (passing.layers, passing.log_threshold)
+        watched, rows = bool(self.observers), self.source_rows()
         result = native.find_domains(
-            self.native,
-            features,
-            self.source_rows(),
-            (kept, *passing.tables[1:]),
-            sums,
-            passing.total,
-            passing.layers,
-            (passing.log_threshold, self.options.alpha, self.options.sharpness, LEAST_DRIFT, NOTHING),
-            overwrite,
-            bool(self.observers),
+            self.native, features, rows, passing.tables, kept, sums, (*depth, *self.numbers), overwrite, watched
         )
         if result is None:
             passing.layers -= 1

@@ -747,8 +747,10 @@ column being numbers of samples. `total` is the drift summed over the layers bef
 and is added to. */
 typedef struct {
     Layer layer;
-    const float *kept, *members, *weights, *chance, *recalled, *known, *sums;
-    float *new_sums, *drifts, *total;
+    const float *members, *weights, *chance, *recalled, *known;
+    float *total;
+    const float *kept, *sums;
+    float *new_sums, *drifts;
     long domains, layers;
     float log_threshold, alpha, sharpness, least_drift, nothing;
 } FindDomains;

@@ -59,7 +59,7 @@ ARGUMENTS = {
         "group_moments": "PPlllPPP",
         "find": _LAYER + "Pff",
         "find_soft": _LAYER + "PPPlllf" + "f" * (4 + len(SOFT_CONSTANTS)),
-        "find_domains": _LAYER + "PPPPPPPPPPll" + "fffff",
+        "find_domains": _LAYER + "PPPPPPPPPPllfffff",
     }.items()
 }
 
@@ -108,6 +108,13 @@ def takes(tensor: Tensor) -> bool:
 
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def pointers(*tensors: Tensor) -> tuple[int, ...] | None:
+    """Return where tensors are, which must be kept meanwhile; None if the functions cannot read one of them."""
+    if not all(takes(tensor) and tensor.is_contiguous() for tensor in tensors):
+        return None
+    return tuple(tensor.data_ptr() for tensor in tensors)
 
 
 def _is_row(values: Tensor | None, length: int) -> bool:
@@ -304,10 +311,9 @@ def find_domains(
     layer: Layer,
     features: Tensor,
     rows: Rows,
-    tables: Sequence[Tensor],
+    tables: Sequence[int],
+    kept: Tensor,
     sums: Tensor,
-    total: Tensor,
-    layers: int,
     options: tuple[float, ...],
     overwrite: bool = False,
     moments_too: bool = False,
@@ -318,12 +324,10 @@ def find_domains(
         layer: Of the layer, as the next two.
         features: Feature map.
         rows: Source mean and variance, weight and bias.
-        tables: Kept shares of domains, members, weights, chance, recalled evidence and its weight, as
-            ``FindDomains`` of native.c lists them; contiguous, and :func:`takes` them.
-        sums: What the layer remembers, ``(K, 2 C + 1)``, likewise.
-        total: Drift summed over the layers before, ``(B,)``, which this one's is added to.
-        layers: The number of layers so far, this one included.
-        options: The numbers at the end of ``FindDomains``.
+        tables: :func:`pointers` of what belongs to the batch, as ``FindDomains`` of native.c lists it.
+        kept: Share of its memory that each domain keeps, ``(K,)``.
+        sums: What the layer remembers of domains, ``(K, 2 C + 1)``.
+        options: The number of layers so far, this one included, and the numbers at the end of ``FindDomains``.
         overwrite: Write the result over ``features``.
         moments_too: Whether the moments of the samples are wanted.
 
@@ -333,10 +337,12 @@ def find_domains(
     """
     if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
         return None
+    if not (takes(sums) and sums.is_contiguous()):
+        return None
     result, moments, arguments = prepared
-    new_sums, drift = torch.empty_like(sums), torch.empty(len(features))
-    pointers = (tensor.data_ptr() for tensor in (*tables, sums, new_sums, drift, total))
-    packed = ARGUMENTS["find_domains"].pack(*arguments, *pointers, len(sums), layers, *options)
+    new_sums, drift = torch.empty_like(sums), torch.empty(features.shape[0])
+    own = (kept.data_ptr(), sums.data_ptr(), new_sums.data_ptr(), drift.data_ptr(), sums.shape[0])
+    packed = ARGUMENTS["find_domains"].pack(*arguments, *tables, *own, *options)
     return (result, new_sums, drift, moments) if _library.find_domains(packed) else None
 
 

@@ -30,7 +30,7 @@ import findtta
 from findtta.images import Pixels, Preprocessing
 from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
-from findtta.serve.domains import DomainsMet
+from findtta.serve.domains_met import DomainsMet
 from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
 from findtta.serve.open_inference import inference_routes
 from findtta.serve.overview import Overview, SideBySide, png_url

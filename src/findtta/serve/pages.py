@@ -20,7 +20,7 @@ from findtta.data.randomness import sample_keys
 from findtta.errors import FindTTAError
 from findtta.images import Pixels
 from findtta.options import require_known
-from findtta.serve.domains import DomainsMet
+from findtta.serve.domains_met import DomainsMet
 from findtta.serve.engine import Unavailable
 from findtta.serve.overview import Overview, corrupt_rows, png_url
 from findtta.serve.requests import (
