@@ -78,7 +78,7 @@ def test_two_graphs_serve_all_batch_sizes_with_the_same_outputs_and_reports(meth
 class Graphs:
     """A compiled model in the place of an exported file."""
 
-    description = SimpleNamespace(dtype="float32")
+    description, state = SimpleNamespace(dtype="float32"), {}
 
     def __init__(self, compiled, monkeypatch):
         self.compiled, self.chosen = compiled, []

@@ -29,7 +29,7 @@ from findtta.data.dataset import CLEAN, SEVERITIES, DomainDataset, Images, are_i
 from findtta.data.open import DATASET, load_as_is
 from findtta.data.shapes import Shapes
 from findtta.errors import FindTTAError, UnknownNameError, few, first_line
-from findtta.export.tracing import program
+from findtta.export.tracing import program, state_of
 from findtta.functional import count_groups
 from findtta.options import parse_assignments, require_known
 from findtta.partitioners.base import PARTITIONER, make_partitioner
@@ -455,9 +455,13 @@ def _export(subject: Subject) -> None:
         raise _SkippedError(problem)
     for batch in _batches():
         adapted(batch)
+    state = state_of(adapted)
     traced = program(adapted, _batch(), max_batch=16).module()
-    with torch.no_grad():
-        difference = max(float((traced(batch) - adapted(batch)).abs().max()) for batch in (_batch(), _batch(1, 5)))
+    difference = 0.0
+    for batch in (_batch(), _batch(1, 5)):
+        with torch.no_grad():
+            outputs, state = traced(batch, state) if state else (traced(batch), state)
+        difference = max(difference, float((outputs - adapted(batch)).abs().max()))
     if difference > 10 * _ROUNDING:
         _broken(f"outputs of the graph differ by {difference:.2g}")
 

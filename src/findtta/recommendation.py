@@ -272,7 +272,7 @@ def _parse(candidates: Sequence[str]) -> dict[str, tuple[str, Mapping[str, Any]]
     for text in candidates:
         name, given = METHOD.split(text)
         method = load_method(name)
-        if method.needs_grad or (method.stateful and not method.settles):
+        if method.needs_grad or method.keeps_learning():
             raise OptionError(
                 f"candidates must keep nothing from batch to batch, or settle after a warm-up, got {name!r}, "
                 "which learns from each batch."

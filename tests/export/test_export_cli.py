@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from findtta import export
@@ -81,6 +82,18 @@ def test_own_model_as_a_program(tiny_file, capsys):
     assert run(*words, "norm.pt2", "--normalization", "0.1,0.2,0.3/1,2,4") == 0
     assert "mean 0.1 0.2 0.3, std 1 2 4; given --image-size, --normalization" in capsys.readouterr().err
     assert export.describe("norm.pt2").mean == pytest.approx((0.1, 0.2, 0.3))
+
+
+def test_a_method_with_state_learns_first(tiny_file, capsys):
+    words = ("--model", tiny_file, "--method", "tbr", "--data", "shapes", "--data-option", "count=40", "-o")
+    assert run(*words, "fresh.pt2") == 0
+    assert run(*words, "learned.pt2", "--warm-up", "2") == 0
+    assert "state in 4 inputs" in capsys.readouterr().out
+    fresh, learned = (export.load(f"{name}.pt2").state for name in ("fresh", "learned"))
+    assert all(np.isnan(value).all() for value in fresh.values())
+    assert all(np.isfinite(value).all() for value in learned.values())
+    with pytest.raises(OptionError, match="--warm-up needs --data"):
+        run("--model", tiny_file, "--warm-up", "2", "-o", "model.pt2")
 
 
 def test_wrong_arguments(tiny_file, tmp_path):

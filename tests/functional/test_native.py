@@ -1,5 +1,6 @@
 """The compiled functions against PyTorch's operations, and where they must not be used."""
 
+import copy
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import findtta
 import reference
 from findtta.functional import components, group_moments, instance_moments, native, normalize, partition
-from nets import TinyNet, close, conv, filled, images, randn, same_bits, stream, tiny, without
+from nets import CalledTwice, TinyNet, close, conv, filled, images, randn, same_bits, stream, tiny, without
 
 compiled = pytest.mark.skipif(native.status() != "in use", reason=native.status())
 
@@ -223,7 +224,46 @@ def test_find_soft_agrees_with_other_options(options):
 
 
 @compiled
-@pytest.mark.parametrize("method", ["find", "find-soft"])
+@pytest.mark.parametrize("options", [{}, {"domains": 3, "memory": 5}, {"alpha": 0.1, "sharpness": 0.0}])
+@pytest.mark.parametrize("layout", ["contiguous", "last"])
+@pytest.mark.parametrize("net", [TinyNet, CalledTwice])
+def test_find_domains_agrees_over_a_stream(options, layout, net, monkeypatch):
+    model = filled(net()).to(memory_format=LAYOUTS[layout])
+    one, other = (findtta.adapt(model, "find-domains", **options) for _ in range(2))
+    calls = used(monkeypatch)
+    for seed, count in enumerate((5, 1, 2, 33)):
+        batch = images(count, seed=seed)
+        batch[count // 2 :] *= 1 + seed
+        if count == 5:
+            batch[2, 0, 0, 0] = torch.nan
+        batch = batch.contiguous(memory_format=LAYOUTS[layout])
+        got = one(batch)
+        with native.disabled():
+            want = other(batch)
+        assert torch.equal(got.isnan(), want.isnan())
+        assert close(got.nan_to_num(0), want.nan_to_num(0), 1e-6)
+        for value, same in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
+            torch.testing.assert_close(value, same, rtol=1e-5, atol=1e-5)
+    assert calls.count("find_domains") == 4 * len([name for name, _ in one.layers()]) + 4 * (net is CalledTwice)
+
+
+@compiled
+@pytest.mark.parametrize("layout", ["contiguous", "last"])
+def test_threads_change_no_bit_of_find_domains(layout):
+    adapted = findtta.adapt(filled(nn.Sequential(nn.BatchNorm2d(40))), "find-domains")
+    for shape in ((2, 40, 64, 64), (96, 40, 8, 8)):
+        inputs = maps(layout, shape)
+        want = copy.deepcopy(adapted)(inputs)
+        before = torch.get_num_threads()
+        torch.set_num_threads(3)
+        try:
+            assert same_bits(copy.deepcopy(adapted)(inputs), want)
+        finally:
+            torch.set_num_threads(before)
+
+
+@compiled
+@pytest.mark.parametrize("method", ["find", "find-soft", "find-domains"])
 def test_reports_and_observers_see_the_same(method):
     adapted = findtta.adapt(tiny(), method)
     seen = []
@@ -232,6 +272,7 @@ def test_reports_and_observers_see_the_same(method):
 
     def reported():
         seen.clear()
+        adapted.reset()
         adapted(images(9))
         return [(layer.groups, layer.score) for layer in adapted.report()], list(seen)
 

@@ -489,3 +489,22 @@ def test_a_model_of_other_classes_gets_no_marks(chromium, few, tmp_path):
         assert "does not know the classes of the samples" in page.text("#samples-note")
         assert page.text("#no-groups") == "The served method makes no groups."
         assert page.visible("#groups-view") == 0
+
+
+def test_domains_met_in_requests_are_a_table_with_examples(chromium, few):
+    settings = Settings(method="find-domains", clean_images="none", keep_examples=True)
+    with page_server.serving(settings) as address, visitor(chromium) as page:
+        page.overview(address)
+        assert page.visible("#domains") == 0  # there was no request yet
+        body = json.dumps({"images": draw(np.arange(8), seed=7).tolist()}).encode()
+        request = urllib.request.Request(f"{address}v1/predict", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request).close()
+        page.until("document.getElementById('domains').checkVisibility()")
+        assert page.text("#domains-title") == "Domains met so far"
+        domains = page.value("fetch('v1/domains').then(response => response.json())")["domains"]
+        assert len(page.texts("#domain-table tbody tr")) == len(domains)
+        assert page.texts("#domain-table tbody tr:first-child td")[:2] == [
+            f"{100 * domains[0]['share']:.1f}%",
+            str(domains[0]["images"]),
+        ]
+        assert page.visible("#domain-table img") == sum(len(domain["examples"]) for domain in domains)

@@ -53,6 +53,16 @@ class LayerReport:
     split: bool | None = None
 
 
+@dataclass(frozen=True)
+class Domain:
+    """A domain that was met."""
+
+    place: int  # among those of the memory
+    samples: float  # how many it remembers
+    share: float  # of the latest samples, 0 to 1
+    drift: float  # as a multiple of the threshold
+
+
 class Report(list[LayerReport]):
     """The adapted layers of a model, in module order; prints as a table."""
 
@@ -97,7 +107,8 @@ class Adapted(StandIn):
     needs_grad: ClassVar[bool] = False
     #: Whether a sample's output depends on the other samples of its batch.
     batch_dependent: ClassVar[bool] = True
-    #: Whether it can be exported as a fixed graph.
+    #: Whether it can be exported as a fixed graph. What a method learns without gradients becomes inputs and
+    #: outputs of the graph, if it is kept in registered buffers that are changed in place.
     exportable: ClassVar[bool] = True
     #: Passes through the model for one batch.
     passes: ClassVar[Cost] = Cost(forward=1, backward=0)
@@ -157,6 +168,11 @@ class Adapted(StandIn):
         """Whether with these options a sample's output depends on others, of its batch or of earlier ones."""
         return cls.batch_dependent or cls.stateful
 
+    @classmethod
+    def keeps_learning(cls) -> bool:
+        """Whether every batch changes how later ones are treated, and not only those of a warm-up."""
+        return cls.stateful and not cls.settles
+
     @property
     def warm_up_left(self) -> int:
         """How many more batches this model has to see before it has warmed up; 0 when it is ready.
@@ -199,7 +215,7 @@ class Adapted(StandIn):
         return outputs
 
     def _run_eagerly(self, *args: Any, **kwargs: Any) -> Any:
-        learning = self.stateful and not (self.settles and not self.warm_up_left)
+        learning = self.keeps_learning() or bool(self.warm_up_left)
         with self.lock if learning else nullcontext(), torch.inference_mode():
             return self.run(*args, **kwargs)
 
@@ -244,7 +260,10 @@ class Adapted(StandIn):
 
     def require_compilable(self) -> None:
         """Raise ``CompileError`` if the method cannot be compiled with the options that it has."""
-        if problem := self.export_problem():
+        problem = self.export_problem()
+        if problem is None and self.keeps_learning():
+            problem = f"method {self.name!r} learns from every batch, which a compiled graph does not keep."
+        if problem:
             raise CompileError(f"compile must be False: {problem}")
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -318,6 +337,10 @@ class Adapted(StandIn):
         if not any(module.loaded_own_state for module in (self, *(layer for _, layer in self.layers()))):
             self.restart()
 
+    def domains(self) -> list[Domain]:
+        """Return the domains met so far, those used most of late first; none unless the method remembers them."""
+        return []
+
     def report(self) -> Report:
         """Describe every adapted layer, and what it did with this thread's last batch; waits for the device."""
         return Report(
@@ -334,7 +357,7 @@ class Adapted(StandIn):
         """Say why the model cannot be exported as a fixed graph, or return None if it can."""
         if self.exportable:
             return None
-        return f"method {self.name!r} learns from every batch, which a fixed graph cannot do."
+        return f"method {self.name!r} learns from every batch, in a way that a fixed graph cannot."
 
     def restore(self) -> nn.Module:
         """Take the adaptation out again, in place, and return the model as it was given."""

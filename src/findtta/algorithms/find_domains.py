@@ -31,12 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from findtta.algorithms.base import Adapted
+from findtta.algorithms.base import Adapted, Domain
 from findtta.algorithms.unmix_tns import SourceNorm
 from findtta.errors import InputError, OptionError
-from findtta.functional import in_source_units, log_drift
+from findtta.functional import in_source_units, log_drift, native
 from findtta.functional.domains import (
     DESCRIPTION,
+    NOTHING,
     Domains,
     Joined,
     describe_images,
@@ -46,7 +47,7 @@ from findtta.functional.domains import (
     remember,
 )
 from findtta.functional.moments import as_dtype, widen
-from findtta.functional.soft import drift_threshold
+from findtta.functional.soft import LEAST_DRIFT, drift_threshold
 from findtta.layers.adaptive import AdaptiveNorm, channels_of
 from findtta.layers.stand_in import CallState
 from findtta.layers.surgery import NormSite
@@ -86,58 +87,67 @@ class Passing:
         self.joined: Joined | None = None
         self.domains: Domains
         self.sums: dict[DomainNorm, Tensor] = {}  # what layers remember, with this batch
-        self.total: Tensor | None = None  # of the log drift of each sample over the layers so far
+        self.total: Tensor  # of the log drift of each sample over the layers so far
         self.layers = 0
+
+    def begin(self, points: Tensor) -> Joined:
+        """Let the samples of the batch join domains, by their descriptions."""
+        self.domains, self.joined = self.owner.join(points)
+        recalled, known = recall(self.joined.kept[:, None] * self.owner.drift, self.joined.weights)
+        self.recalled, self.known = recalled[:, 0], known[:, 0] * self.owner.layer_count
+        self.total = torch.zeros_like(self.known)
+        #: What the compiled function is given of all layers; None if it cannot be used.
+        self.tables = native.pointers(*self.joined[1:], self.recalled, self.known, self.total)
+        return self.joined
 
     def join(self, shift: Tensor, stretch: Tensor) -> Joined | None:
         """Return where the rows of a layer belong, which has these moments; None if that cannot be known."""
-        if self.joined is None:
+        joined = self.joined
+        if joined is None:
             points = describe_moments(shift, stretch) if self.images is None else describe_images(self.images)
-            self.domains, self.joined = self.owner.join(points.to(shift))
-            self.recalled, known = recall(self.joined.kept[:, None] * self.owner.drift, self.joined.weights)
-            self.known = known * self.owner.layer_count
-        samples, rows = len(self.joined.weights), len(shift)
+            joined = self.begin(points.to(shift))
+        samples, rows = joined.weights.shape[0], shift.shape[0]
         if rows == samples:
-            return self.joined
+            return joined
         if rows % samples:
             return None  # rows that are neither images nor parts of images
-        members, weights, chance = (part.repeat_interleave(rows // samples, 0) for part in self.joined[1:])
-        return Joined(self.joined.kept, members, weights, chance)
+        members, weights, chance = (part.repeat_interleave(rows // samples, 0) for part in joined[1:])
+        return Joined(joined.kept, members, weights, chance)
 
-    def remember(self, layer: "DomainNorm", table: Tensor, joined: Joined) -> Tensor:
-        """Return what a layer remembers of domains with the samples in the table, ``(B, F)``."""
+    def remembered(self, layer: "DomainNorm", kept: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return what a layer remembers of domains so far, and which share of it is kept."""
         if layer in self.sums:  # it is called more than once in a pass
-            self.sums[layer] = remember(
-                table, self.sums[layer], joined._replace(kept=torch.ones_like(joined.kept))
-            )
-        else:
-            self.sums[layer] = remember(table, as_dtype(layer.sums, table.dtype), joined)
-        return self.sums[layer]
+            return self.sums[layer], torch.ones_like(kept)
+        return as_dtype(layer.sums, dtype), kept
 
-    def evidence(self, drift: Tensor, threshold: float) -> Tensor:
+    def evidence(self, drift: Tensor) -> Tensor:
         """Add the log drift of the rows of a layer; return the evidence of drift so far, 0 at the threshold.
 
         What earlier samples of the domains came to at the end of the model counts as much as all its layers.
         """
         assert self.joined is not None
-        samples, rows = len(self.joined.weights), len(drift)
+        samples, rows = self.joined.weights.shape[0], drift.shape[0]
         if rows != samples:
             drift = drift.view(samples, rows // samples).mean(1)
-        self.total = drift if self.total is None else self.total + drift
+        self.total += drift  # in place: the compiled function knows where it is
         self.layers += 1
-        self.own = self.total / self.layers - math.log(drift_threshold(self.layers, threshold))
-        evidence = (self.layers * self.own + (self.known * self.recalled)[:, 0]) / (self.layers + self.known[:, 0])
+        own = self.total - self.layers * self.log_threshold
+        evidence = (own + self.known * self.recalled) / (self.layers + self.known)
         return evidence if rows == samples else evidence.repeat_interleave(rows // samples)
+
+    @property
+    def log_threshold(self) -> float:
+        """Logarithm of the drift at which the source weight is halfway, after the layers so far."""
+        return math.log(drift_threshold(self.layers, self.owner.options.threshold))
 
     def finish(self) -> None:
         """Keep what the batch has taught, once it has passed the whole model."""
-        if self.joined is None or self.total is None:
+        if self.joined is None or not self.layers:
             return
         for name, values in self.domains._asdict().items():
             self.owner.get_buffer(name).copy_(values)
-        self.owner.drift.copy_(
-            remember(self.own[:, None], as_dtype(self.owner.drift, self.own.dtype), self.joined)
-        )
+        own = self.total / self.layers - self.log_threshold
+        self.owner.drift.copy_(remember(own[:, None], as_dtype(self.owner.drift, own.dtype), self.joined))
         for layer, sums in self.sums.items():
             layer.sums.copy_(sums)
 
@@ -159,6 +169,7 @@ class DomainNorm(AdaptiveNorm):
     def __init__(self, norm: nn.Module, options: FINDDomainsOptions) -> None:
         super().__init__(norm)
         self.options = options
+        self.numbers = (options.alpha, options.sharpness, LEAST_DRIFT, NOTHING)  # in the order of native.c
         unit = widen(norm.running_mean)  # type: ignore[arg-type]
         # Of every domain the sum of shifts, that of second moments, and the number of samples in them.
         self.register_buffer("sums", unit.new_zeros(options.domains, 2 * channels_of(norm) + 1))
@@ -181,20 +192,45 @@ class DomainNorm(AdaptiveNorm):
         if joined is None:
             return source_mean, source_variance
         square = torch.addcmul(stretch * stretch, shift, shift)
-        sums = passing.remember(self, torch.cat([shift, square], 1), joined)
+        old, kept = passing.remembered(self, joined.kept, mean.dtype)
+        sums = passing.sums[self] = remember(torch.cat([shift, square], 1), old, joined._replace(kept=kept))
         near_shift, near_square = recall(sums, joined.weights)[0].chunk(2, 1)
         unit = source_variance + eps
         near_spread = torch.addcmul(near_square, near_shift, near_shift, value=-1)
         near_spread = torch.maximum(near_spread, eps / unit)  # rounding must not take it below that of a constant
         drift = log_drift(near_shift, near_spread, joined.chance)
         self.record(drift=drift, members=joined.members)
-        evidence = passing.evidence(drift, self.options.threshold)
+        evidence = passing.evidence(drift)
         trust = (1 - self.options.alpha) * torch.sigmoid(self.options.sharpness * evidence)
         trust = (trust / (1 + joined.chance))[:, None]
         return (
             torch.addcmul(source_mean, trust * near_shift, unit.sqrt()),
             torch.addcmul(source_variance, trust * (near_spread - 1), unit),
         )
+
+    def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
+        passing = self.call.passing
+        if type(self) is not DomainNorm or self.options.alpha == 1 or passing is None:
+            return None
+        if passing.joined is None and passing.images is not None:
+            passing.begin(describe_images(passing.images).to(features))
+        joined = passing.joined
+        if joined is None or passing.tables is None or joined.members.shape[0] != features.shape[0]:
+            return None
+        sums, kept = passing.remembered(self, joined.kept, features.dtype)
+        passing.layers += 1
+        depth = (passing.layers, passing.log_threshold)
+        watched, rows = bool(self.observers), self.source_rows()
+        result = native.find_domains(
+            self.native, features, rows, passing.tables, kept, sums, (*depth, *self.numbers), overwrite, watched
+        )
+        if result is None:
+            passing.layers -= 1
+            return None
+        normalized, passing.sums[self], drift, moments = result
+        self.observe(moments)
+        self.record(drift=drift, members=joined.members)
+        return normalized
 
     def reset(self) -> None:
         super().reset()
@@ -205,16 +241,6 @@ class DomainNorm(AdaptiveNorm):
         if "drift" not in batch:
             return {}
         return {"groups": (batch["members"].sum(0) > 0).sum(), "score": batch["drift"].exp().nanmean()}
-
-
-@dataclass(frozen=True)
-class Domain:
-    """A domain that was met."""
-
-    place: int  # among those of the memory
-    samples: float  # how many it remembers
-    share: float  # of the latest samples, 0 to 1
-    drift: float  # as a multiple of the threshold
 
 
 class FINDDomains(Adapted):
@@ -233,7 +259,6 @@ class FINDDomains(Adapted):
     )
     options_type = FINDDomainsOptions
     stateful = True
-    exportable = False
 
     call: DomainCall
     centres: Tensor

@@ -50,6 +50,7 @@ class T3A(OutputAdapted):
     options_type = T3AOptions
     stateful = True
     settles = False
+    # Which features have the lowest entropy is decided by rounding, and another runtime may keep others.
     exportable = False
     batch_dependent = True
 

@@ -75,7 +75,6 @@ class TBR(Adapted):
     )
     options_type = TBROptions
     stateful = True
-    exportable = False
 
     def make_layer(self, norm: nn.Module) -> AdaptiveNorm:
         return RenormalizedNorm(norm, self.options.momentum)

@@ -138,7 +138,6 @@ class UnMixTNS(Adapted):
     options_type = UnMixTNSOptions
     stateful = True
     batch_dependent = False
-    exportable = False
 
     def prepare(self, model: nn.Module, sites: Sequence[NormSite]) -> None:
         self.generator = torch.Generator().manual_seed(self.options.seed)

@@ -34,8 +34,13 @@ class ExportSettings(PredictorSettings):
     output: Path
     data: str | None = option(
         None,
-        "dataset that find-star warms up on, in mixed batches, and that the file is also checked on",
+        "dataset that the method warms up on, in mixed batches, and that the file is also checked on",
         metavar="NAME|PATH",
+    )
+    warm_up: Count | None = option(
+        None,
+        "batches of 64 of --data that the method learns from first; the file begins with what it learned",
+        shown="as many as it needs: those of the cold start of find-star, none for others",
     )
     data_options: Mapping[str, Any] = option(dict, "option of the dataset; may be repeated", flag="data-option")
     max_batch: Count = option(export.MAX_BATCH, "largest batch that the file has to take")
@@ -48,6 +53,8 @@ class ExportSettings(PredictorSettings):
             raise OptionError(f"--output must end in .onnx or .pt2, got {str(self.output)!r}.")
         if self.opset is not None and self.output.suffix != ".onnx":
             raise OptionError(f"--opset is for .onnx files, but --output is {self.output.name!r}.")
+        if self.warm_up and self.data is None:
+            raise OptionError("--warm-up needs --data: the images that the method learns from.")
 
 
 # Images come from --data or are random, so how files are resized hardly matters.
@@ -77,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         f"\n{output}: {described.method}, {form}, {output.stat().st_size / 1e6:.1f} MB, "
         f"batches of 1 to {described.max_batch} of {' x '.join(map(str, described.input_shape))}"
+        + (f", state in {len(described.state)} inputs" if described.state else "")
     )
     return 0
 
@@ -86,7 +94,7 @@ def _export(settings: ExportSettings, progress: Progress) -> export.Check:
     adapted = adapt(model, settings.method, **settings.options)
     images = None
     if settings.data is not None:
-        warm_up = adapted.warm_up_left
+        warm_up = adapted.warm_up_left if settings.warm_up is None else settings.warm_up
         count = warm_up + max(export.BATCH_SIZES) // BATCH_SIZE + 1
         batches = _batches(model, settings, count)
         for batch in batches[:warm_up]:

@@ -8,7 +8,7 @@ the most similar sample up to rounding.
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from findtta.algorithms.base import Adapted
 from findtta.algorithms.find import FABN
 from findtta.errors import InputError
 from findtta.export.runtimes import Array, Runtime, load
-from findtta.export.tracing import require_exportable
+from findtta.export.tracing import require_exportable, state_of
 from findtta.functional import components, first_neighbours, partition
 from findtta.tables import render
 
@@ -44,13 +44,16 @@ class BatchCheck:
     near_ties: int = 0
     #: How much less similar than the most similar those neighbours are at most (cosine, float64).
     margin: float | None = None
-    #: The difference that is left when the model uses the file's first neighbours.
+    #: The difference that is left, of logits and state, when the model uses the file's first neighbours.
     same_neighbours: float | None = None
+    #: The largest difference of what file and model have learned, in each tensor as a share of its largest value
+    #: (of at least 1); None for a method that keeps nothing.
+    state: float | None = None
 
     @property
     def equal(self) -> bool:
-        """Whether the logits are equal within the tolerance."""
-        return self.difference <= TOLERANCE and not self.labels_changed
+        """Whether logits and state are equal within the tolerance."""
+        return max(self.difference, self.state or 0.0) <= TOLERANCE and not self.labels_changed
 
     @property
     def traced_to_ties(self) -> bool:
@@ -77,13 +80,23 @@ class Check:
         return all(batch.verdict != "DIFFERENT" for batch in self.batches)
 
     def __str__(self) -> str:
-        header = ("images", "batch", "difference", "labels changed", "near-ties", "same neighbours", "verdict")
+        header = (
+            "images",
+            "batch",
+            "difference",
+            "labels changed",
+            "state",
+            "near-ties",
+            "same neighbours",
+            "verdict",
+        )
         rows = [
             (
                 batch.images,
                 batch.batch_size,
                 f"{batch.difference:.1e}",
                 batch.labels_changed,
+                None if batch.state is None else f"{batch.state:.1e}",
                 batch.near_ties,
                 None if batch.same_neighbours is None else f"{batch.same_neighbours:.1e}",
                 batch.verdict,
@@ -103,8 +116,11 @@ def check(
 ) -> Check:
     """Compare an exported file with the model it was made from.
 
+    A method that learns from every batch learns in both, from one batch to the next. The file begins with the
+    state that the model was exported with, so the model must have that state as well.
+
     Args:
-        exported: The file, or what :func:`load` made of it.
+        exported: The file, or what :func:`load` made of it; what that has learned is not changed.
         adapted: The model; it is not changed.
         images: Images as the model gets them, to compare on besides random ones; sizes that they do not fill
             are left out.
@@ -122,38 +138,56 @@ def check(
         raise InputError(
             f"batch_sizes must name a size from 1 to {runtime.description.max_batch}, got {batch_sizes!r}."
         )
-    shape = runtime.description.input_shape
-    checks = [compare(runtime, model, "random", random_images(size, shape, seed + size)) for size in sizes]
+    batches = [("random", random_images(size, runtime.description.input_shape, seed + size)) for size in sizes]
     if images is not None:
-        checks += [compare(runtime, model, "given", images[:size]) for size in sizes if size <= len(images)]
-    return Check(tuple(checks))
+        batches += [("given", images[:size]) for size in sizes if size <= len(images)]
+    learned = runtime.state
+    runtime.reset()
+    try:
+        return Check(tuple(compare(runtime, model, kind, batch) for kind, batch in batches))
+    finally:
+        runtime.state = learned
 
 
 def compare(runtime: Runtime, model: Adapted, kind: str, images: Tensor) -> BatchCheck:
-    """Run one batch in both, and trace a difference to near-ties if there is one."""
+    """Run one batch in both, and trace a difference to near-ties if there is one; both may learn from it."""
     batch = images.to("cpu", getattr(torch, runtime.description.dtype))
+    before = copy.deepcopy(model), runtime.state
     got = torch.from_numpy(runtime(batch.numpy()))
-    outcome = BatchCheck(kind, len(batch), *difference_of(model(batch), got))
+    found = difference_of(model(batch), got)
+    outcome = BatchCheck(kind, len(batch), *found, state=state_difference(model, runtime.state))
     if outcome.equal:
         return outcome
+    learned, runtime.state = runtime.state, before[1]
     logits, neighbours = runtime.run_with_neighbours(batch.numpy())
-    repeated = Replay(model, batch, neighbours)
+    # After a near-tie both go on from one state.
+    runtime.state = {name: kept.numpy() for name, kept in state_of(model).items()}
+    repeated = Replay(before[0], batch, neighbours)
     if not repeated.complete or difference_of(got, torch.from_numpy(logits))[0] > TOLERANCE:
         return outcome
-    left, _ = difference_of(repeated.logits, got)
+    left = max(difference_of(repeated.logits, got)[0], state_difference(repeated.model, learned) or 0.0)
     return replace(outcome, near_ties=repeated.choices, margin=repeated.margin, same_neighbours=left)
 
 
 def difference_of(expected: Tensor, got: Tensor) -> tuple[float, int]:
     """Return the largest relative difference of two tables of logits, and how many labels differ beyond a tie."""
     expected, got = expected.double().flatten(1), got.double().flatten(1)
-    unlike = expected.isnan() != got.isnan()
-    if expected.shape != got.shape or bool(unlike.any()):
-        return math.inf, len(expected) if expected.shape != got.shape else int(unlike.any(1).sum())
-    expected, got = expected.nan_to_num(0.0), got.nan_to_num(0.0)
+    if expected.shape != got.shape:
+        return math.inf, len(expected)
+    special = ~(expected.isfinite() & got.isfinite())
+    unlike = special & (expected != got) & ~(expected.isnan() & got.isnan())
+    if bool(unlike.any()):
+        return math.inf, int(unlike.any(1).sum())
+    expected, got = expected.masked_fill(special, 0), got.masked_fill(special, 0)
     scale = max(1.0, float(expected.abs().max()))
     gap = expected.amax(1) - expected.gather(1, got.argmax(1, keepdim=True))[:, 0]
     return float((expected - got).abs().max()) / scale, int((gap > 2 * TOLERANCE * scale).sum())
+
+
+def state_difference(model: Adapted, got: Mapping[str, Array]) -> float | None:
+    """Return the largest relative difference of what model and file have learned; None if they keep nothing."""
+    pairs = [(kept, torch.from_numpy(got[name])) for name, kept in state_of(model).items()]
+    return max((difference_of(*(kept.reshape(1, -1) for kept in pair))[0] for pair in pairs), default=None)
 
 
 def random_images(count: int, shape: Sequence[int], seed: int) -> Tensor:
@@ -175,11 +209,11 @@ class Replay:
         self.choices = 0
         #: How much more similar than the chosen neighbour the nearest is at most (cosine, float64).
         self.margin = 0.0
-        model = copy.deepcopy(adapted)
-        for _, layer in model.layers():
+        self.model = copy.deepcopy(adapted)
+        for _, layer in self.model.layers():
             if isinstance(layer, FABN) and layer.partition is partition:
                 layer.partition = self
-        self.logits: Tensor = model(images)
+        self.logits: Tensor = self.model(images)
         #: Whether the layers of the model needed as many neighbours as were given.
         self.complete = self.calls == len(neighbours)
 

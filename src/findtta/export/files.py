@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from findtta.export.tracing import (
     program,
     quiet_torch,
     require_exportable,
+    state_of,
 )
 from findtta.options import require_int
 
@@ -116,7 +117,7 @@ def _write(
         torch.export.save(traced, memory, extra_files={PT2_ENTRY: json.dumps(description.to_json())})
         content = memory.getvalue()
     else:
-        written = _to_onnx(traced, opset)
+        written = _to_onnx(traced, opset, state_of(model))
         # The values that hold first neighbours; none if they cannot be told from others.
         values = tuple(node.output[0] for node in written.graph.node if node.op_type == "ArgMax")
         neighbours = values if len(values) == len(description.neighbours) else ()
@@ -158,15 +159,16 @@ def _tidy(model: Any) -> None:
     passes.CommonSubexpressionEliminationPass()(model)
 
 
-def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
+def _to_onnx(traced: ExportedProgram, opset: int, state: Mapping[str, Tensor]) -> Any:
     try:
         with quiet_torch(), contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
             converted: Any = torch.onnx.export(
                 traced,
                 dynamo=True,
                 opset_version=opset,
-                input_names=["images"],
-                output_names=["logits"],
+                input_names=["images", *state],
+                output_names=["logits", *(f"next.{name}" for name in state)],
+                custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
                 verbose=False,
                 optimize=False,  # its rewriting takes time with the square of the nodes, and finds next to nothing
             )
@@ -184,11 +186,21 @@ def _to_onnx(traced: ExportedProgram, opset: int) -> Any:
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
     _name_batch_axis(graph)
+    # An input with an initial value need not be given.
+    to_onnx = require_export_extra("onnx").numpy_helper.from_array
+    graph.initializer.extend(to_onnx(kept.cpu().numpy(), name) for name, kept in state.items())
     # Tools that change types or shapes, such as quantisers, fail on the recorded old ones.
     del graph.value_info[:]
     for node in graph.node:
         node.doc_string = ""
     return written
+
+
+def _stable_sort(values: Any, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+    """Sort in ONNX, for which torch has no translation: its TopK puts the first of equal values first."""
+    op = require_export_extra("onnxscript").opset18
+    count = op.Gather(op.Shape(values), op.Constant(value_ints=[dim]))
+    return op.TopK(values, count, axis=dim, largest=int(descending), sorted=1)
 
 
 def _name_batch_axis(graph: Any) -> None:

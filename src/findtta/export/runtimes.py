@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import io
 import json
+import threading
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,12 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 import findtta
 from findtta._extras import require
+from findtta._io import atomic_write
 from findtta.algorithms.base import Adapted
-from findtta.errors import InputError
-from findtta.export.tracing import quiet_torch
+from findtta.errors import InputError, few
+from findtta.export.tracing import quiet_torch, state_of
 from findtta.models.card import Classifier
 from findtta.options import require_int
 
@@ -54,6 +58,7 @@ class Description:
     opset: int | None = None  # version of the ONNX operators; None in a .pt2 file
     findtta: str  # version of this package that wrote the file
     torch: str  # version of torch that traced the model
+    state: tuple[str, ...] = ()  # what the method learns: inputs of the graph, and, after "next.", its outputs
     neighbours: tuple[str, ...]  # values of the graph that hold first neighbours, one per layer that makes groups
 
     @classmethod
@@ -72,6 +77,7 @@ class Description:
             model=card.arch if card else None,
             findtta=findtta.__version__,
             torch=torch.__version__.partition("+")[0],
+            state=tuple(state_of(adapted)),
             neighbours=neighbours,
         )
 
@@ -86,6 +92,8 @@ class Description:
             written = {**written, "max_batch": written["largest_batch"]}
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
+            if field.name not in written and field.default is not dataclasses.MISSING:
+                continue  # of an earlier version
             value = json.loads(written[field.name])
             fields[field.name] = tuple(value) if isinstance(value, list) else value
         return cls(**fields)
@@ -140,23 +148,73 @@ def _plain(value: Any) -> Any:
 
 
 class Runtime(ABC):
-    """An exported file, ready to run: call it with a batch of images, and it returns their logits."""
+    """An exported file, ready to run: call it with a batch of images, and it returns their logits.
+
+    Where the method learns from every batch, the runtime keeps what it has learned from one call to the next,
+    beginning with what is in the file. Several threads may call it; then one call follows the other.
+    """
+
+    #: The state in the file, by name; empty for a method that keeps nothing.
+    initial_state: Mapping[str, Array]
 
     def __init__(self, path: Path, description: Description) -> None:
         self.path = path
         self.description = description
+        self._lock = threading.Lock()
+        self._state: Mapping[str, Array] = {}
 
     def __call__(self, images: Array) -> Array:
         """Return the logits, ``(batch, classes)``, of floats of shape ``(batch, *description.input_shape)``."""
-        return self._run(self._checked(images), neighbours=False)[0]
+        images = self._checked(images)
+        with self._lock if self.description.state else contextlib.nullcontext():
+            logits, self._state, _ = self._run(images, self._state, neighbours=False)
+        return logits
 
     def run_with_neighbours(self, images: Array) -> tuple[Array, list[Array]]:
-        """Return the logits of a batch, and the first neighbours that each layer chose, ``(rows,)`` each."""
-        return self._run(self._checked(images), neighbours=True)
+        """Return the logits of a batch, and the first neighbours that each layer chose, ``(rows,)`` each.
+
+        Nothing is learned from the batch.
+        """
+        logits, _, neighbours = self._run(self._checked(images), self._state, neighbours=True)
+        return logits, neighbours
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What has been learned so far, by the names of the adapted model's state dict; can be set."""
+        return {name: value.copy() for name, value in self._state.items()}
+
+    @state.setter
+    def state(self, state: Mapping[str, Array]) -> None:
+        shapes = {name: value.shape for name, value in self.initial_state.items()}
+        given = {name: np.shape(value) for name, value in state.items()}
+        if given != shapes:
+            wrong = [name for name in {**shapes, **given} if shapes.get(name) != given.get(name)]
+            raise InputError(
+                f"state must have the {len(shapes)} arrays of this file, in their shapes, got another "
+                f"{few(wrong)}: it is of another model or method."
+            )
+        with self._lock:
+            self._state = {name: np.array(state[name], kept.dtype) for name, kept in self.initial_state.items()}
+
+    def reset(self) -> None:
+        """Forget what was learned from batches: the next call begins with the state in the file."""
+        self.state = self.initial_state
+
+    def save_state(self, path: str | Path) -> None:
+        """Write what has been learned to a ``.npz`` file."""
+        with atomic_write(Path(path)) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **self._state)
+
+    def load_state(self, path: str | Path) -> None:
+        """Go on from what :meth:`save_state` wrote."""
+        with np.load(path, allow_pickle=False) as saved:
+            self.state = dict(saved)
 
     @abstractmethod
-    def _run(self, images: Array, *, neighbours: bool) -> tuple[Array, list[Array]]:
-        """Return the logits, and the first neighbours if they are asked for."""
+    def _run(
+        self, images: Array, state: Mapping[str, Array], *, neighbours: bool
+    ) -> tuple[Array, Mapping[str, Array], list[Array]]:
+        """Return the logits, the next state, and the first neighbours if they are asked for."""
 
     def _checked(self, images: Array) -> Array:
         images = np.asarray(images)
@@ -181,6 +239,14 @@ class OnnxRuntime(Runtime):
         super().__init__(path, description)
         self.threads = threads
         self.session = self._open(str(path))
+        self.initial_state = self._initial_state() if description.state else {}
+        self.reset()
+
+    def _initial_state(self) -> dict[str, Array]:
+        # Initial values of inputs; a session does not show them.
+        onnx = require_export_extra("onnx")
+        values = {value.name: value for value in onnx.load(self.path).graph.initializer}
+        return {name: onnx.numpy_helper.to_array(values[name]) for name in self.description.state}
 
     def _open(self, model: str | bytes) -> Any:
         onnxruntime = require_export_extra("onnxruntime")
@@ -199,10 +265,12 @@ class OnnxRuntime(Runtime):
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
         return self._open(model.SerializeToString())
 
-    def _run(self, images: Array, *, neighbours: bool) -> tuple[Array, list[Array]]:
+    def _run(
+        self, images: Array, state: Mapping[str, Array], *, neighbours: bool
+    ) -> tuple[Array, Mapping[str, Array], list[Array]]:
         session = self._neighbour_session if neighbours else self.session
-        logits, *found = session.run(None, {session.get_inputs()[0].name: images})
-        return logits, found
+        logits, *more = session.run(None, {session.get_inputs()[0].name: images, **state})
+        return logits, dict(zip(state, more, strict=False)), more[len(state) :]
 
 
 class ProgramRuntime(Runtime):
@@ -211,13 +279,25 @@ class ProgramRuntime(Runtime):
     def __init__(self, path: Path, description: Description) -> None:
         super().__init__(path, description)
         with quiet_torch():
-            self.module = torch.export.load(io.BytesIO(path.read_bytes())).module()
+            program = torch.export.load(io.BytesIO(path.read_bytes()))
+            self.module = program.module()
+        self.initial_state = {}
+        if description.state:  # the state that the model was traced with is kept with the program
+            assert program.example_inputs is not None
+            self.initial_state = {name: kept.numpy() for name, kept in program.example_inputs[0][1].items()}
+        self.reset()
 
-    def _run(self, images: Array, *, neighbours: bool) -> tuple[Array, list[Array]]:
+    def _run(
+        self, images: Array, state: Mapping[str, Array], *, neighbours: bool
+    ) -> tuple[Array, Mapping[str, Array], list[Array]]:
         recorder = _Recorder(self.module, self.description.neighbours)
+        inputs: list[Any] = [torch.from_numpy(images)]
+        if state:
+            inputs.append({name: torch.from_numpy(value) for name, value in state.items()})
         with torch.no_grad():
-            logits = (recorder.run if neighbours else self.module)(torch.from_numpy(images))
-        return logits.numpy(), recorder.values
+            outputs = recorder.run(*tree_leaves(inputs)) if neighbours else self.module(*inputs)
+        logits, *more = (output.numpy() for output in tree_leaves(outputs))
+        return logits, dict(zip(state, more, strict=True)), recorder.values
 
 
 class _Recorder(fx.Interpreter):
@@ -243,7 +323,8 @@ def load(path: str | Path, *, threads: int | None = None) -> Runtime:
         threads: CPU threads of onnxruntime (default: all cores); torch has a setting of its own.
 
     Returns:
-        A callable that takes a batch as a numpy array and returns its logits as one.
+        A callable that takes a batch as a numpy array and returns its logits as one, and keeps the state of a
+        method that learns.
 
     Raises:
         MissingExtraError: If onnx or onnxruntime is not installed.

@@ -6,6 +6,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from findtta.algorithms.find_star import SelectiveFABN
 from findtta.compiled import MAKING_GRAPH
 from findtta.errors import FindTTAError, InputError, first_line
 from findtta.functional import partition
+from findtta.layers.stand_in import OWN
 from findtta.options import require_int
 
 MAX_BATCH = 1024
@@ -58,10 +60,11 @@ def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) 
             layer that makes groups.
 
     Returns:
-        The program; ``.module()`` is called like the model.
+        The program; ``.module()`` is called like the model. Where the method learns from every batch, it is called
+        with images and state, as :func:`state_of` returns it, and returns logits and the next state.
 
     Raises:
-        ExportError: If the method learns from every batch, has not warmed up, or torch cannot trace the model.
+        ExportError: If the method learns by gradients, has not warmed up, or torch cannot trace the model.
 
     Example:
         >>> import torch, findtta
@@ -76,19 +79,31 @@ def program(adapted: nn.Module, example: Tensor, *, max_batch: int = MAX_BATCH) 
     copied = copy.deepcopy(model).requires_grad_(False)
     copied.compiled = None
     _fit_jumps(copied, example, max_batch)
+    free: Any = {0: Dim("batch", min=1, max=max_batch)}
+    state = state_of(model)
+    inputs: tuple[Any, ...] = (example, state) if state else (example,)
+    sizes = (free, dict.fromkeys(state)) if state else (free,)
     try:
         with MAKING_GRAPH, quiet_torch():
-            traced = torch.export.export(
-                _OneInput(copied),
-                (example,),
-                dynamic_shapes=({0: Dim("batch", min=1, max=max_batch)},),
-                strict=False,
-            )
+            module = _WithState(copied) if state else _OneInput(copied)
+            traced = torch.export.export(module, inputs, dynamic_shapes=sizes, strict=False)
     except Exception as error:  # whatever torch raises, there is no graph
         raise ExportError(f"torch.export cannot trace the model: {first_line(error)}") from error
     for node in traced.graph.nodes:
         node.meta.pop("stack_trace", None)  # it would put the paths of this machine into the file
     return traced
+
+
+def state_of(adapted: Adapted) -> dict[str, Tensor]:
+    """Return a copy of what a method has learned, by names of the state dict; empty if it keeps nothing."""
+    return {name: buffer.clone() for name, buffer in _state_buffers(adapted).items()}
+
+
+def _state_buffers(adapted: Adapted) -> dict[str, Tensor]:
+    if not adapted.keeps_learning():
+        return {}
+    kept: dict[str, Tensor] = adapted.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in kept.items() if OWN in name}
 
 
 def neighbour_nodes(traced: ExportedProgram) -> tuple[str, ...]:
@@ -132,6 +147,22 @@ class _OneInput(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.adapted(images)
         return logits
+
+
+class _WithState(nn.Module):
+    """Makes what a method learns an input and an output of the graph, instead of changing its buffers."""
+
+    def __init__(self, adapted: Adapted) -> None:
+        super().__init__()
+        self.adapted = adapted
+        buffers = {id(buffer): name for name, buffer in adapted.named_buffers()}
+        self.buffer_names = {name: buffers[id(kept)] for name, kept in _state_buffers(adapted).items()}
+
+    def forward(self, images: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        state = {name: kept.clone() for name, kept in state.items()}  # the method changes these
+        buffers = {self.buffer_names[name]: kept for name, kept in state.items()}
+        logits: Tensor = torch.func.functional_call(self.adapted, buffers, (images,))
+        return logits, state
 
 
 def _fit_jumps(model: Adapted, example: Tensor, max_batch: int) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from findtta.functional.graph_mode import exported
 from findtta.functional.moments import replace_nan, widen
 
 DESCRIPTION = 98  # numbers that describe a sample
@@ -131,7 +132,9 @@ def natural_images(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Te
     """
     with files("findtta.functional").joinpath("natural_images.npy").open("rb") as file:
         table = torch.from_numpy(np.load(file).astype(np.float64)).to(device, dtype)
-    return table[0, :-1], table[1:, :-1], table[1:, -1], table[0, -1]
+    parts = table[0, :-1], table[1:, :-1], table[1:, -1], table[0, -1]
+    mean, directions, shrink, unit = (part.clone() for part in parts)  # views would be a group in an exported file
+    return mean, directions, shrink, unit
 
 
 class Domains(NamedTuple):
@@ -238,6 +241,9 @@ def neighbouring_domains(centres: Tensor, counts: Tensor) -> Tensor:
 
 
 def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+    if exported():  # ONNX has no operation for it; in parts, since the table of a large batch with itself is large
+        parts = zip(points.split(14, 1), centres.split(14, 1), strict=True)
+        return torch.stack([(mine[:, None] - theirs).square().sum(2) for mine, theirs in parts]).sum(0)
     return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
@@ -251,7 +257,7 @@ def _places_to_open(points: Tensor, usable: Tensor, domains: Domains) -> Tensor:
     """The place that each sample opens a domain at, ``(B,)``; the number of places for one that opens none."""
     far = _distances(points, domains.centres, domains.counts).amin(1).masked_fill(~usable, -1)
     between = _squared_distances(points, points) / 2  # a pair of samples has twice the scatter of one
-    order = torch.arange(len(points), device=points.device)
+    order = torch.arange(points.shape[0], device=points.device)
     earlier = order < order[:, None]
 
     def first_beyond(limit: float) -> Tensor:

@@ -1,7 +1,7 @@
 /* The steps of an adaptive layer on float32 feature maps of the CPU, without temporary maps.
 
-native.py compiles and calls this file; moments.py, normalize.py, partition.py and soft.py say what the functions of
-the same names compute. Maps are dense, (B, C, P) or, with channels last, (B, P, C); tables are (B, C). NaN marks what
+native.py compiles and calls this file; moments.py, normalize.py, partition.py, soft.py and domains.py say what the
+functions of the same names compute. Maps are dense, (B, C, P) or, with channels last, (B, P, C); tables are (B, C). NaN marks what
 is poisoned, so -ffast-math would break this file. Sums have a fixed order: neither the number of threads nor the place
 of a sample in its batch changes a bit. Tables are allocated and freed by each call, and nothing else is kept, so that
 several threads can call at once. */
@@ -738,4 +738,134 @@ int find_soft(const FindSoft *call) {
     apply(new, threads);
     free(table);
     return 1;
+}
+
+/* --------------------------------------------------------------------------------- the layer of find-domains */
+
+/* Tables are of all domains (K) or of all samples: `members` and `weights` are (B, K), `sums` (K, 2 C + 1), the last
+column being numbers of samples. `total` is the drift summed over the layers before, which with this one are `layers`,
+and is added to. */
+typedef struct {
+    Layer layer;
+    const float *members, *weights, *chance, *recalled, *known;
+    float *total;
+    const float *kept, *sums;
+    float *new_sums, *drifts;
+    long domains, layers;
+    float log_threshold, alpha, sharpness, least_drift, nothing;
+} FindDomains;
+
+typedef struct {
+    const FindDomains *call;
+    const float *mean, *variance;
+    float *new_mean, *new_variance;
+    const long *place; /* of the domain of each sample; -1 if it has none */
+    const long *first; /* sample of the same domain, which is computed for all of them */
+} Remembering;
+
+static void remember(const void *arguments, long begin, long end) {
+    const Remembering *all = arguments;
+    const FindDomains *call = all->call;
+    const Layer *layer = &call->layer;
+    long channels = layer->map.channels, width = 2 * channels + 1, start = begin * CHUNK, stop = MIN(end * CHUNK, channels);
+    for (long k = 0; k < call->domains; k++) {
+        const float *old = call->sums + k * width;
+        float *sum = call->new_sums + k * width, kept = call->kept[k];
+        SIMD for (long c = start; c < stop; c++) {
+            sum[c] = kept * old[c];
+            sum[channels + c] = kept * old[channels + c];
+        }
+    }
+    for (long i = 0; i < layer->map.batch; i++) {
+        if (all->place[i] < 0) continue;
+        const float *mean = all->mean + i * channels, *variance = all->variance + i * channels;
+        float *sum = call->new_sums + all->place[i] * width;
+        SIMD for (long c = start; c < stop; c++) {
+            float unit = layer->source_variance[c] + layer->eps;
+            float shift = (mean[c] - layer->source_mean[c]) / sqrtf(unit);
+            sum[c] += known(shift);
+            sum[channels + c] += known((variance[c] + layer->eps) / unit + shift * shift);
+        }
+    }
+}
+
+/* Statistics of the domains near to each sample, and how far to trust them. */
+static void recall(const void *arguments, long begin, long end) {
+    const Remembering *all = arguments;
+    const FindDomains *call = all->call;
+    const Layer *layer = &call->layer;
+    long channels = layer->map.channels, width = 2 * channels + 1;
+    for (long i = begin; i < end; i++) {
+        if (all->first[i] != i) continue;
+        const float *weights = call->weights + i * call->domains;
+        float *shift = all->new_mean + i * channels, *spread = all->new_variance + i * channels, present = 0, total = 0;
+        for (long c = 0; c < channels; c++) shift[c] = spread[c] = 0;
+        for (long k = 0; k < call->domains; k++) {
+            const float *sum = call->new_sums + k * width;
+            float weight = weights[k] / MAX(sum[width - 1], call->nothing);
+            if (weight == 0) continue;
+            present += weight * sum[width - 1];
+            SIMD for (long c = 0; c < channels; c++) {
+                shift[c] += weight * sum[c];
+                spread[c] += weight * sum[channels + c];
+            }
+        }
+        float scale = 1 / MAX(present, call->nothing);
+        for (long c = 0; c < channels; c++) {
+            float least = layer->eps / (layer->source_variance[c] + layer->eps);
+            shift[c] *= scale;
+            spread[c] = MAX(spread[c] * scale - shift[c] * shift[c], least);
+            total += spread[c] - logf(spread[c]) + shift[c] * shift[c];
+        }
+        float divergence = (total / (float)channels - 1) / (2 + 2 * call->chance[i]), layers = (float)call->layers;
+        float drift = call->drifts[i] = logf(MAX(divergence, call->least_drift));
+        float own = call->total[i] + drift - layers * call->log_threshold;
+        float evidence = (own + call->known[i] * call->recalled[i]) / (layers + call->known[i]);
+        float trust = (1 - call->alpha) / (1 + expf(-call->sharpness * evidence)) / (1 + call->chance[i]);
+        SIMD for (long c = 0; c < channels; c++) {
+            float unit = layer->source_variance[c] + layer->eps;
+            shift[c] = layer->source_mean[c] + trust * shift[c] * sqrtf(unit);
+            spread[c] = layer->source_variance[c] + trust * (spread[c] - 1) * unit;
+        }
+    }
+}
+
+int find_domains(const FindDomains *call) {
+    const Layer *layer = &call->layer;
+    Map map = layer->map;
+    long batch = map.batch, channels = map.channels, domains = call->domains, size = batch * channels, threads = layer->threads;
+    float *tables = malloc((size_t)(4 * size) * sizeof(float));
+    long *place = malloc((size_t)(2 * batch + domains + 1) * sizeof(long)), *first = place + batch, *seen = first + batch;
+    int done = tables && place;
+    if (done) {
+        float *mean = layer->moments ? layer->moments : tables + 2 * size, *numbers = call->new_sums + 2 * channels;
+        Remembering all = {call, mean, mean + size, tables, tables + size, place, first};
+        compute_moments(map, mean, mean + size, threads);
+        for (long k = 0; k <= domains; k++) seen[k] = -1;
+        for (long k = 0; k < domains; k++)
+            numbers[k * (2 * channels + 1)] = call->kept[k] * call->sums[k * (2 * channels + 1) + 2 * channels];
+        for (long i = 0; i < batch; i++) {
+            place[i] = -1;
+            for (long k = 0; k < domains; k++)
+                if (call->members[i * domains + k] != 0) place[i] = k;
+            long *one = seen + (place[i] < 0 ? domains : place[i]);
+            first[i] = *one = *one < 0 ? i : *one;
+            if (place[i] >= 0 && isfinite(mean[i * channels])) numbers[place[i] * (2 * channels + 1)] += 1;
+        }
+        each(remember, &all, BLOCKS(channels, CHUNK), 4.0 * (double)size, threads);
+        each(recall, &all, batch, (double)domains * (double)size, threads);
+        for (long i = 0; i < batch; i++) {
+            if (first[i] != i) {
+                memcpy(tables + i * channels, tables + first[i] * channels, (size_t)channels * sizeof(float));
+                memcpy(tables + size + i * channels, tables + size + first[i] * channels, (size_t)channels * sizeof(float));
+                call->drifts[i] = call->drifts[first[i]];
+            }
+            call->total[i] += call->drifts[i];
+        }
+        Moments new = {map, tables, tables + size, channels, layer->weight, layer->bias, layer->eps, 1};
+        apply(new, threads);
+    }
+    free(tables);
+    free(place);
+    return done;
 }

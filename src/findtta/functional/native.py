@@ -19,7 +19,7 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ ARGUMENTS = {
         "group_moments": "PPlllPPP",
         "find": _LAYER + "Pff",
         "find_soft": _LAYER + "PPPlllf" + "f" * (4 + len(SOFT_CONSTANTS)),
+        "find_domains": _LAYER + "PPPPPPPPPPllfffff",
     }.items()
 }
 
@@ -107,6 +108,13 @@ def takes(tensor: Tensor) -> bool:
 
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
+
+
+def pointers(*tensors: Tensor) -> tuple[int, ...] | None:
+    """Return where tensors are, which must be kept meanwhile; None if the functions cannot read one of them."""
+    if not all(takes(tensor) and tensor.is_contiguous() for tensor in tensors):
+        return None
+    return tuple(tensor.data_ptr() for tensor in tensors)
 
 
 def _is_row(values: Tensor | None, length: int) -> bool:
@@ -297,6 +305,45 @@ def find_soft(
     tensors = (drift.data_ptr(), total.data_ptr(), share_sum.data_ptr())
     packed = ARGUMENTS["find_soft"].pack(*arguments, *tensors, depth, layers, shares, log_threshold, *options)
     return (result, drift, moments) if _library.find_soft(packed) else None
+
+
+def find_domains(
+    layer: Layer,
+    features: Tensor,
+    rows: Rows,
+    tables: Sequence[int],
+    kept: Tensor,
+    sums: Tensor,
+    options: tuple[float, ...],
+    overwrite: bool = False,
+    moments_too: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
+    """Normalise features that :func:`takes` as a layer of find-domains does, or return None if it is not possible.
+
+    Args:
+        layer: Of the layer, as the next two.
+        features: Feature map.
+        rows: Source mean and variance, weight and bias.
+        tables: :func:`pointers` of what belongs to the batch, as ``FindDomains`` of native.c lists it.
+        kept: Share of its memory that each domain keeps, ``(K,)``.
+        sums: What the layer remembers of domains, ``(K, 2 C + 1)``.
+        options: The number of layers so far, this one included, and the numbers at the end of ``FindDomains``.
+        overwrite: Write the result over ``features``.
+        moments_too: Whether the moments of the samples are wanted.
+
+    Returns:
+        The normalised map; the sums with the samples; drift of the samples, ``(B,)``; and if wanted, means and
+        variances of the samples, ``(2, B, C)``.
+    """
+    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
+        return None
+    if not (takes(sums) and sums.is_contiguous()):
+        return None
+    result, moments, arguments = prepared
+    new_sums, drift = torch.empty_like(sums), torch.empty(features.shape[0])
+    own = (kept.data_ptr(), sums.data_ptr(), new_sums.data_ptr(), drift.data_ptr(), sums.shape[0])
+    packed = ARGUMENTS["find_domains"].pack(*arguments, *tables, *own, *options)
+    return (result, new_sums, drift, moments) if _library.find_domains(packed) else None
 
 
 def _load() -> bool:

@@ -127,7 +127,7 @@ def predict(
 def _require_fixed(settings: Settings) -> None:
     """Refuse methods that never stop changing."""
     method = load_method(settings.method)
-    if method.stateful and not method.settles:
+    if method.keeps_learning():
         raise OptionError(
             f"method: {settings.method!r} learns from each batch, so that a prediction depends on all images "
             "before it, but blocks are computed by several workers and after restarts. Use a method that keeps no "

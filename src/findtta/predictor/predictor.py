@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
@@ -68,6 +70,8 @@ class Predictor:
             torch.softmax(logits.float(), 1).cpu().numpy(),
             self._recorder.groups(samples).numpy(),
             self._recorder.drift(samples).numpy(),
+            tuple(asdict(domain) for domain in self.adapted.domains()),
+            self._recorder.places(samples),
         )
 
 
@@ -144,6 +148,15 @@ class Recorder:
         # A layer that sees several windows per image groups windows: no label of an image follows.
         per_image = {name: values for name, values in labels.items() if len(values) == samples}
         return self._gather(samples, per_image, -1).long()
+
+    def places(self, samples: int) -> NDArray[np.int64] | None:
+        """Return the place of each sample's domain, ``(samples,)``, -1 where it has none; None without domains."""
+        for layer in self._adaptive.values():
+            members = layer.last_batch.get("members")  # the same in all layers
+            if members is not None and len(members) == samples:
+                places: NDArray[np.int64] = torch.where(members.any(1), members.argmax(1), -1).cpu().numpy()
+                return places
+        return None
 
     def _gather(self, samples: int, by_layer: dict[str, Tensor], missing: float) -> Tensor:
         columns = []

@@ -92,11 +92,16 @@ class Predictions:
         probabilities: ``(samples, classes)``.
         groups: The group of each sample in each layer, ``(samples, layers)``; -1 where a layer makes none.
         drift: How far each sample is from the training data in each layer, ``(samples, layers)``; NaN if unknown.
+        domains: Place, samples, share and drift of the domains met so far, those used most first; empty unless the
+            method remembers them.
+        places: Of the domain of each sample, ``(samples,)``; -1 where it has none. None if there are no domains.
     """
 
     probabilities: NDArray[np.float32]
     groups: NDArray[np.int64]
     drift: NDArray[np.float64]
+    domains: tuple[Mapping[str, float], ...] = ()
+    places: NDArray[np.int64] | None = None
 
     @property
     def indices(self) -> NDArray[np.int64]:

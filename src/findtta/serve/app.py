@@ -30,6 +30,7 @@ import findtta
 from findtta.images import Pixels, Preprocessing
 from findtta.serve.alert import CleanDrift, DriftAlert
 from findtta.serve.batcher import Batcher, QueueFull
+from findtta.serve.domains_met import DomainsMet
 from findtta.serve.engine import Description, Engine, Row, Unavailable, rows_of
 from findtta.serve.open_inference import inference_routes
 from findtta.serve.overview import Overview, SideBySide, png_url
@@ -111,6 +112,7 @@ class Frontend:
             predict = partial(self.engine.predict, choice=shadow, once=True)
             self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
             self._shadow.follow(self._predict_again())
+        self.domains = DomainsMet(keep_examples=self.settings.keep_examples)
         self.overview = Overview(self.settings, self._side(), lambda: not (self._active or self._draining))
         self.app = self._build()
 
@@ -127,6 +129,7 @@ class Frontend:
         """Predict all later batches under another method, None for that of the settings."""
         self._choice, self.description = choice, description
         self.telemetry.switch(description.method, description.layers)
+        self.domains.forget()
         _log.warning("the served method is now %s with %s", description.method, description.options)
         self.watch()
         self.overview.follow(self._side())
@@ -264,6 +267,7 @@ class Frontend:
         self.telemetry.count_batch(predictions, is_current=is_current)
         if is_current:
             self._alert.count(predictions.sample_drift)
+            self.domains.note(batch, predictions)
             if self._shadow is not None:
                 self._shadow.offer(batch, predictions)
         return rows_of(predictions, description.method)
@@ -299,7 +303,7 @@ class Frontend:
             app.get(path, response_class=Response)(endpoint)
         app.include_router(method_routes(self))
         app.include_router(inference_routes(self))
-        app.include_router(compare_routes(self.settings, self.overview, self._accepted))
+        app.include_router(compare_routes(self.settings, self.overview, self.domains, self._accepted))
         add_pages(app)
         return Guard(app, self.settings, self.telemetry)
 

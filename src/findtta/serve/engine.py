@@ -10,7 +10,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -100,7 +100,7 @@ TRIAL = "trial"
 class Tried(Predictions):
     """Predictions of a method that was tried, and what would be served under it."""
 
-    description: Description
+    description: Description = field(kw_only=True)
 
 
 def _distinct(labels: Sequence[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from findtta.data.randomness import sample_keys
 from findtta.errors import FindTTAError
 from findtta.images import Pixels
 from findtta.options import require_known
+from findtta.serve.domains_met import DomainsMet
 from findtta.serve.engine import Unavailable
 from findtta.serve.overview import Overview, corrupt_rows, png_url
 from findtta.serve.requests import (
@@ -89,7 +90,10 @@ def corrupt_each(images: Pixels, corruption: str, severity: int, seed: int) -> t
 
 
 def compare_routes(
-    settings: Settings, overview: Overview, accepted: Callable[[], AbstractContextManager[None]]
+    settings: Settings,
+    overview: Overview,
+    domains: DomainsMet,
+    accepted: Callable[[], AbstractContextManager[None]],
 ) -> APIRouter:
     """Return the routes that only the page asks; ``accepted`` counts a request that is being answered."""
     routes = APIRouter(tags=["compare"])
@@ -99,7 +103,13 @@ def compare_routes(
     async def show_overview() -> Response:
         """Return how many of several hundred corrupted samples each method classifies correctly."""
         overview.start()
-        return json_response(overview.report())
+        met = domains.report()
+        return json_response(overview.report() | ({"domains": met} if met else {}))
+
+    @routes.get("/v1/domains")
+    def show_domains() -> dict[str, Any]:
+        """Return the domains that the served method has met in requests, those used most of late first."""
+        return {"method": overview.side.served, "domains": domains.report(examples=True)}
 
     @routes.get("/v1/overview/batch")
     def first_batch() -> Response:

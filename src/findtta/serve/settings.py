@@ -99,6 +99,9 @@ class Settings(PredictorSettings):
     samples: str | None = option(
         None, "folder with a folder of images per class, for the page at /", metavar="FOLDER", shown="drawn shapes"
     )
+    keep_examples: bool = option(
+        False, "keep a few small images of each domain in memory, which the page shows (find-domains)"
+    )
     api_key: str | None = field(default=None, repr=False)  # that requests must send; None accepts everybody
 
     def __post_init__(self) -> None:
@@ -110,10 +113,10 @@ class Settings(PredictorSettings):
         self._require_order("max_batch", "max_queue", "otherwise no batch could be full")
         if self.shadow_options and self.shadow is None:
             raise OptionError("shadow_options are for the method that shadow names, but shadow is not given.")
-        only = {"ray": ("ray_address", "max_replicas"), "embedded": ("shadow", "clean_images")}
+        only = {"ray": ("ray_address", "max_replicas"), "embedded": ("shadow", "clean_images", "keep_examples")}
         for executor, names in only.items():
             for name in names:
-                if getattr(self, name) not in (None, "none") and self.kind != executor:
+                if getattr(self, name) not in (None, "none", False) and self.kind != executor:
                     raise OptionError(f"{name} is for the executor {executor!r}, but executor is {self.kind!r}.")
 
     @property

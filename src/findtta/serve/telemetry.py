@@ -87,6 +87,9 @@ class Telemetry:
                 unknown.set(math.nan)
             for result in ("compared", "skipped", "failed"):
                 self._shadow_batches.labels(result)
+        self._gauge = gauge
+        self._domains: tuple[Any, Any, Any] | None = None  # made when there are any
+        self._places: set[str] = set()  # all that were ever shown
         self._seen: set[str] = set()
         self._means: dict[tuple[Gauge, str], float] = {}
 
@@ -101,6 +104,8 @@ class Telemetry:
         for gauge in (self._layer_groups, self._layer_drift):
             gauge.clear()
         self._means.clear()
+        if self._domains is not None:
+            self._show_domains(())
         for unknown in (self._shadow_gap, self.shadow_gain, self.drift):
             unknown.set(math.nan)
 
@@ -137,6 +142,8 @@ class Telemetry:
             self._classes.labels(self._labels[index]).inc(int(count))
         if not is_current:
             return
+        if predictions.domains:
+            self._show_domains(predictions.domains)
         groups = _groups_per_layer(predictions.groups)
         for name, number in zip(self._layers, groups, strict=True):
             self._move(self._layer_groups, name, float(number))
@@ -144,6 +151,25 @@ class Telemetry:
             self._move(self._layer_drift, name, drift)
         if not np.isnan(groups).all():
             self._batch_groups.observe(float(np.nanmean(groups)))
+
+    def _show_domains(self, domains: Sequence[Mapping[str, float]]) -> None:
+        if self._domains is None:
+            about = "Domains that the replica remembers."
+            share = "Share of a domain in the latest images, by its place in the memory; NaN if it is free."
+            drift = "Drift of a domain as a multiple of the threshold, by its place in the memory."
+            self._domains = (
+                self._gauge("findtta_domains", about),
+                self._gauge("findtta_domain_share", share, ("domain",)),
+                self._gauge("findtta_domain_drift", drift, ("domain",)),
+            )
+        number, share_of, drift_of = self._domains
+        number.set(len(domains))
+        by_place = {str(domain["place"]): domain for domain in domains}
+        self._places |= by_place.keys()
+        for place in self._places:
+            known = by_place.get(place, {})
+            share_of.labels(place).set(known.get("share", math.nan))
+            drift_of.labels(place).set(known.get("drift", math.nan))
 
     def count_shadow(self, served: Predictions, shadow: Predictions) -> None:
         """Count a batch that two methods predicted."""

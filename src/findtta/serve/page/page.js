@@ -3,6 +3,7 @@
 import { Problem, ask, useKey } from "./api.js";
 import { showAllCards, showCards, showPredictions, summary } from "./predictions.js";
 import { byId, inWords, make, methodName } from "./dom.js";
+import { showDomains } from "./domains.js";
 import { forgetBatches, noteBatch, noteNormal, showDrift } from "./drift.js";
 import { isReadable, largestFile, readFiles } from "./files.js";
 import { showGroups, showLayer } from "./groups.js";
@@ -102,6 +103,7 @@ async function followMethod() {
   if (document.hidden) return;
   const about = await ask("v1/method").catch(() => null);
   if (!about) return;
+  showDomains(about.stateful ? ((await ask("v1/domains").catch(() => null))?.domains ?? []) : []);
   const before = served;
   served = JSON.stringify(about);
   if (before === null || before === served) return;
