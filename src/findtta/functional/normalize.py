@@ -62,8 +62,9 @@ def normalize(
         return as_dtype(normalized, features.dtype)
     if exported() and weight is not None and bias is not None:
         # One batch of all planes as channels: a runtime scales and shifts them in one pass.
-        planes = [row.expand_as(mean).reshape(-1) for row in (mean, variance, weight, bias)]
-        result = F.batch_norm(wide.reshape(1, -1, *wide.shape[2:]), *planes, training=False, eps=eps)
+        planes = wide.reshape(1, -1, *wide.shape[2:])
+        weight, bias = (row.expand_as(mean).reshape(-1) for row in (weight, bias))
+        result = F.batch_norm(planes, mean.reshape(-1), variance.reshape(-1), weight, bias, False, eps=eps)
         return as_dtype(result.reshape(wide.shape), features.dtype)
     scale = torch.rsqrt(variance + eps)
     if weight is not None:
