@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from beyond_find import argument_parser, stream_of, subjects
+from beyond_find import Window, argument_parser, subjects
 from numpy.typing import NDArray
 
 from findtta import plots
-from findtta.data.dataset import DomainDataset
+from findtta.data import MAIN_CORRUPTIONS
+from findtta.data.dataset import CLEAN, DomainDataset, split_domain
 from findtta.estimates import WEIGHTS, entropy
 from findtta.images import to_input
 from findtta.models.card import Classifier
 from findtta.recommendation import CANDIDATES, JUDGES, SOURCE, Collected, collect, judge, weigh
-from findtta.streams import Stream
+from findtta.streams import Stream, make, parse
 from findtta.tables import render
 
 STREAMS = ("crossmix", "static", "shuffle", "wild", "label-sorted", "mostly-clean", "clean")
@@ -58,7 +60,7 @@ class Cell:
 def main() -> None:
     """Run the study and print it."""
     parser = argument_parser(__doc__.splitlines()[0])
-    parser.set_defaults(images=64, clean=512, threads=1)
+    parser.set_defaults(images=64, clean=1024, threads=1)
     for action in parser._actions:
         if action.dest in ("data", "model"):
             action.required = False  # not with --kept
@@ -81,23 +83,54 @@ def main() -> None:
         draw(cells, Path(arguments.figure))
 
 
+class Apart(Window):
+    """A window in which every corruption shows other images, as traffic does: more images, so less chance."""
+
+    def __init__(self, whole: DomainDataset, first: int, count: int) -> None:
+        super().__init__(whole, first, count * len(MAIN_CORRUPTIONS))
+        self.count = count
+
+    def labels(self, domain: str) -> NDArray[np.int64]:
+        """Return the labels of the rows of a corruption."""
+        return self.whole.labels(domain)[self._rows(domain)]
+
+    def images(self, domain: str, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return images of a corruption."""
+        return self.whole.images(domain, self._rows(domain)[rows])
+
+    def _rows(self, domain: str) -> NDArray[np.int64]:
+        kind = split_domain(domain)[0]
+        place = MAIN_CORRUPTIONS.index(kind) if kind in MAIN_CORRUPTIONS else 0
+        return self.rows[place * self.count :][: self.count]
+
+
 def measured(arguments: argparse.Namespace) -> Iterator[Cell]:
     """Yield every model on every stream."""
-    images = arguments.images
     for title, network, data in subjects(arguments):
         for text in arguments.streams.split(","):
-            name = f"{title}, images from {arguments.first}, batch {arguments.batch_size}".replace(", ", "_")
-            file = arguments.keep and arguments.keep / f"{name}_{text.replace(':', '_')}.npz".replace(" ", "_")
+            words = (title, f"images from {arguments.first}", f"batch {arguments.batch_size}", text)
+            name = re.sub(r"\W+", "_", "_".join(words))
+            file = arguments.keep and arguments.keep / f"{name}.npz"
             if file and file.exists():
                 yield read(file)
                 continue
-            # One in ten images of a mostly clean stream has drifted.
-            arguments.images = arguments.clean if text == "mostly-clean" else images
-            part, stream = stream_of(text, data, arguments.seed, arguments)
+            part, stream = traffic(text, data, arguments)
             cell = run(title, text, network, part, stream, arguments)
             if file:
                 write(file, cell)
             yield cell
+
+
+def traffic(text: str, data: DomainDataset, arguments: argparse.Namespace) -> tuple[DomainDataset, Stream]:
+    """Return one stream, and the data that it is made of."""
+    name, settings = ("static", {}) if text == CLEAN else parse(text)
+    corruptions = [f"{corruption}@5" for corruption in MAIN_CORRUPTIONS]
+    if text == CLEAN or name == "mostly-clean":  # where hardly an image comes twice
+        window: DomainDataset = Window(data, arguments.first, arguments.clean)
+        part = window.pick([CLEAN] if text == CLEAN else [*corruptions, CLEAN])
+    else:
+        part = Apart(data, arguments.first, arguments.images).pick(corruptions)
+    return part, make(name, part, batch_size=arguments.batch_size, seed=arguments.seed, **settings)
 
 
 def run(

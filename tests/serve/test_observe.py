@@ -215,8 +215,10 @@ def test_a_shadow_that_cannot_be_served_is_refused_at_the_start():
         Replica(Settings(shadow="tent"))
     with pytest.raises(FindTTAError, match="no option 'beta'"):
         Replica(Settings(shadow="find", shadow_options={"beta": 1}))
-    with pytest.raises(OptionError, match="shadow is not given"):
-        Settings(shadow_options={"alpha": 1})
+    for given in ({"shadow_options": {"alpha": 1}}, {"share": 0.5}):
+        with pytest.raises(OptionError, match=f"{next(iter(given))} is for .* but shadow is not given"):
+            Settings(**given)
+    assert Settings(shadow="source").shadow_share == 0.1
 
 
 # Switching

@@ -109,7 +109,8 @@ class Frontend:
         self._shadow: Shadow | None = None
         if shadow := self.settings.shadow_choice:
             predict = partial(self.engine.predict, choice=shadow, once=True)
-            self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
+            share = self.settings.shadow_share
+            self._shadow = Shadow(predict, share, lambda: self._batcher.is_idle, self.telemetry)
             self._shadow.follow(self._predict_again())
         self.overview = Overview(self.settings, self._side(), lambda: not (self._active or self._draining))
         self.app = self._build()
