@@ -110,10 +110,10 @@ def numbers(found: Sequence[Board]) -> list[str]:
     networks = "; ".join(board.title for board in found)
     sizes = sorted({board.batch_size for board in found})
     about = (
-        f"Networks: {networks}. Batch size {_range(sizes, 'd')}. Points over the source model on the same samples, "
-        "from the lowest network to the highest; a dash where it was not run. Last, the method with the highest "
-        "accuracy in each network, of all on the [leaderboard](leaderboard.md), which has intervals, numbers of "
-        "samples and seeds."
+        f"Networks: {networks}. Batch size {_range(sizes, 'd')}. Points over the source model on the same "
+        "samples, from the lowest network to the highest; a dash where it was not run. Last, the method with the "
+        "highest accuracy in each network, of all on the [leaderboard](leaderboard.md), which has intervals, "
+        "numbers of samples and seeds."
     )
     streams = list(dict.fromkeys(stream for board in found for stream in board.streams))
     header = ("stream", "domains, classes per batch", "`source`", *(f"`{name}`" for name in COMPARED), "highest")

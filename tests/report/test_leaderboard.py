@@ -199,7 +199,7 @@ def test_the_numbers_of_the_guide_are_ranges_over_networks_and_cope_with_missing
     assert (crossmix["`source`"], crossmix["`find`"]) == ("40.0 to 50.0", "+3.0 to +15.0")
     assert (crossmix["`tbn`"], crossmix["`find-soft`"], crossmix["highest"]) == ("+1.0", "-", "`find`")
     wild = dict(zip(header, rows["wild"], strict=True))
-    assert (wild["`source`"], wild["`tbn`"], wild["highest"]) == ("-", "-", "`tbn`")  # the source model did not run
+    assert (wild["`source`"], wild["`tbn`"], wild["highest"]) == ("-", "-", "`tbn`")  # no source model
     page = guide["guide"](f"a\n\n{guide['MARKS'][0]} old {guide['MARKS'][1]}\n\nb\n", boards(runs()))
     assert page.startswith("a\n")
     assert page.endswith("\nb\n")
