@@ -48,9 +48,13 @@ class Cell:
     collected: Collected
     labels: NDArray[np.int64]
 
+    def right(self, name: str) -> NDArray[np.bool_]:
+        """Return which images a candidate predicts right."""
+        return np.asarray(self.collected.predictions[name][0].argmax(1) == self.labels)
+
     def accuracy(self, name: str) -> float:
         """Return the true accuracy of a candidate in %."""
-        return 100 * float((self.collected.predictions[name][0].argmax(1) == self.labels).mean())
+        return 100 * float(self.right(name).mean())
 
     def accuracies(self) -> dict[str, float]:
         """Return the true accuracies of all candidates."""
@@ -66,6 +70,7 @@ def main() -> None:
             action.required = False  # not with --kept
     parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
     parser.add_argument("--candidates", default=";".join(CANDIDATES), help="with semicolons (default: all)")
+    parser.add_argument("--batches", type=int, help="most batches, evenly spread over a stream (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where predictions are stored")
     parser.add_argument("--kept", type=Path, nargs="+", metavar="FOLDER", help="report on these instead")
@@ -145,7 +150,9 @@ def run(
     labels: list[NDArray[np.int64]] = []
 
     def batches() -> Iterator[torch.Tensor]:
-        for batch in stream:
+        most = min(len(stream), arguments.batches or len(stream))
+        for number in range(most):
+            batch = stream[len(stream) * number // most]
             images, true = part.batch(batch.domain_ids, batch.rows)
             labels.append(np.asarray(true))
             yield to_input(images, arguments.device)
@@ -194,34 +201,71 @@ def stored(folders: Sequence[Path]) -> Iterator[Cell]:
     yield from sorted(cells, key=lambda cell: (cell.title, STREAMS.index(cell.stream)))
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What is recommended in a cell, and what would have been best; accuracies in %."""
+
+    cell: Cell
+    chosen: str
+    best: str
+    estimate: float
+    true: dict[str, float]
+
+    @classmethod
+    def of(cls, cell: Cell) -> Outcome:
+        """Ask for the recommendation, and look at the labels."""
+        found, true = judge(cell.collected), cell.accuracies()
+        return cls(cell, found.best.name, max(true, key=lambda name: true[name]), found.best.estimate, true)
+
+    @property
+    def regret(self) -> float:
+        """Points that the best method is above the recommended one."""
+        return self.true[self.best] - self.true[self.chosen]
+
+    @property
+    def gain(self) -> float:
+        """Points that the recommended method is above the unadapted model."""
+        return self.true[self.chosen] - self.true[SOURCE]
+
+    def text(self) -> str:
+        """Return method and regret, which has a star if its paired 95% interval is above 0."""
+        best, chosen = (self.cell.right(name).astype(np.float64) for name in (self.best, self.chosen))
+        margin = 196 * float((best - chosen).std()) / math.sqrt(len(best))
+        return f"{self.chosen} {self.regret:.1f}{'*' * (self.regret > margin)}"
+
+
 def table(cells: Sequence[Cell]) -> str:
     """Return what is recommended in each cell, and how far it is from the best and from the unadapted model."""
-    rows, regrets, gains = [], [], []
-    for cell in cells:
-        found, true = judge(cell.collected), cell.accuracies()
-        chosen, best = found.best.name, max(true, key=lambda name: true[name])
-        regrets.append(true[best] - true[chosen])
-        gains.append(true[chosen] - true[SOURCE])
-        rows.append(
-            (
-                cell.title,
-                cell.stream,
-                len(cell.labels),
-                chosen,
-                f"{found.best.estimate:.1f}",
-                f"{true[chosen]:.1f}",
-                f"{true[SOURCE]:.1f}",
-                best,
-                f"{true[best]:.1f}",
-                f"{regrets[-1]:.1f}",
-            )
+    outcomes = [Outcome.of(cell) for cell in cells]
+    header = ("model", "stream", "images", "recommended, regret", "estimate", "true", "source", "best", "true ")
+    rows = [
+        (
+            each.cell.title,
+            each.cell.stream,
+            len(each.cell.labels),
+            each.text(),
+            f"{each.estimate:.1f}",
+            f"{each.true[each.chosen]:.1f}",
+            f"{each.true[SOURCE]:.1f}",
+            each.best,
+            f"{each.true[each.best]:.1f}",
         )
-    header = ("model", "stream", "images", "recommended", "estimate", "true", "source", "best", "true ", "regret")
-    text = (
-        f"regret {np.mean(regrets):.2f} on average, {max(regrets):.1f} at worst; "
-        f"at worst {min(gains):+.1f} against the unadapted model"
-    )
-    return f"{render(header, rows)}\n\n{text}"
+        for each in outcomes
+    ]
+    groups = {title: [each for each in outcomes if each.cell.title == title] for title in _titles(cells)}
+    by_model = [
+        (
+            title,
+            len(group),
+            f"{np.mean([each.regret for each in group]):.2f}",
+            f"{max(each.regret for each in group):.1f}",
+            f"{min(each.gain for each in group):+.1f}",
+            f"{np.mean([each.gain for each in group]):+.1f}",
+        )
+        for title, group in {**groups, "all": outcomes}.items()
+    ]
+    about = ("model", "streams", "mean regret", "worst", "lowest gain over source", "mean gain")
+    return f"{render(header, rows)}\n\n{render(about, by_model)}"
 
 
 Estimator = Callable[[Cell, str], float]

@@ -26,7 +26,7 @@ from findtta.predictor import Recorder
 from findtta.registry import METHOD, load_method
 from findtta.tables import render
 
-SOURCE, FIND = "source", "find"
+SOURCE, FIND, FIND_SOFT = "source", "find", "find-soft"
 #: The methods that every candidate is compared with: what agreement with them is worth was fitted for these.
 JUDGES = ("tbn", "alpha-bn:alpha=0.6", "iabn", "instance", "find", "find-soft")
 #: What may be recommended unless told otherwise: methods that keep no state and need no gradients, and FIND's
@@ -241,7 +241,7 @@ def collect(
     """
     methods = _parse((SOURCE, *JUDGES, *candidates))
     runs = {name: _Run(model, method, options) for name, (method, options) in methods.items()}
-    probe = _Probe(model, runs[SOURCE].adapted)
+    probe = _Probe(runs[SOURCE].adapted, runs[FIND_SOFT].adapted)
     device = next((tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())), None)
     predictions: dict[str, list[Probabilities]] = {name: [] for name in runs}
     sizes: list[int] = []
@@ -253,7 +253,7 @@ def collect(
         if usable.any():
             for name, both in found.items():
                 predictions[name].append(both[:, usable])
-            probe.measure(inputs, usable)
+            probe.measure(len(inputs), usable)
             sizes.append(int(usable.sum()))
         if progress is not None:
             progress(done)
@@ -313,17 +313,14 @@ class _Run:
 class _Probe:
     """Measures the drift of images: by layer under the source model, and whether ``find-soft`` would adapt."""
 
-    def __init__(self, model: nn.Module, source: Adapted) -> None:
-        self._recorder = Recorder(source)
-        self._soft = adapt(model, "find-soft")
+    def __init__(self, source: Adapted, soft: Adapted) -> None:
+        self._recorder, self._soft = Recorder(source), soft
         self._drift: list[NDArray[np.float64]] = []
         self._drifted: list[NDArray[np.bool_]] = []
 
-    def measure(self, inputs: Tensor, usable: NDArray[np.bool_]) -> None:
-        """Measure a batch that the source model has just seen."""
-        samples = len(inputs)
+    def measure(self, samples: int, usable: NDArray[np.bool_]) -> None:
+        """Measure a batch that both models have just seen."""
         self._drift.append(self._recorder.drift(samples).numpy()[usable])
-        self._soft(inputs)
         logs = [layer.last_batch["drift"] for _, layer in self._soft.layers() if "drift" in layer.last_batch]
         # Several windows of one image follow one another.
         per_image = [log.double().view(samples, -1).mean(1) for log in logs if len(log) % samples == 0]
