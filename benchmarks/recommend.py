@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from beyond_find import Window, argument_parser, subjects
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from findtta import plots
@@ -47,6 +48,11 @@ class Cell:
     stream: str
     collected: Collected
     labels: NDArray[np.int64]
+
+    @property
+    def dataset(self) -> str:
+        """The data that the stream is made of."""
+        return self.title.partition(", ")[0]
 
     def right(self, name: str) -> NDArray[np.bool_]:
         """Return which images a candidate predicts right."""
@@ -396,38 +402,37 @@ def fit(cells: Sequence[Cell]) -> str:
     return f"weights: {', '.join(lines)}; cost of disagreement {cost:.2f}"
 
 
-def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Draw estimated against true accuracy: a panel for each stream, a point for each model and candidate."""
-    panels = [_panel(title, [cell for cell in cells if cell.title == title]) for title in _titles(cells)]
-    columns, size = plots.panel_grid(panels)
-    drawn = plots.render(
-        lambda figure: plots.draw_panels(figure, panels, columns),
-        size,
-        title="estimated and true accuracy",
-        kinds=[path.suffix[1:]],
-        dpi=80,
-    )
-    path.write_bytes(drawn[path.suffix[1:]])
-
-
 def _titles(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(cell.title for cell in cells))
 
 
+def draw(cells: Sequence[Cell], path: Path) -> None:
+    """Draw estimated against true accuracy: a panel for each dataset, a point for each model and candidate."""
+    datasets = dict.fromkeys(cell.dataset for cell in cells)
+    panels = [_panel(name, [cell for cell in cells if cell.dataset == name]) for name in datasets]
+    columns, size = plots.panel_grid(panels)
+
+    def draw_all(figure: Figure) -> None:
+        plots.draw_panels(figure, panels, columns)
+        for axis in figure.axes:
+            axis.axline((50, 50), slope=1, color="0.7", linewidth=1, zorder=0)  # where estimates are right
+
+    kind = path.suffix[1:]
+    drawn = plots.render(draw_all, size, title="estimated and true accuracy", kinds=[kind], dpi=80)
+    path.write_bytes(drawn[kind])
+
+
 def _panel(title: str, cells: Sequence[Cell]) -> plots.Panel:
-    series = []
-    for cell in cells:
-        found = judge(cell.collected).candidates
-        series.append(
-            plots.Series(
-                name=cell.stream,
-                x=tuple(candidate.estimate for candidate in found),
-                y=tuple(cell.accuracy(candidate.name) for candidate in found),
-            )
+    points: dict[str, list[tuple[float, float]]] = {}
+    for cell in sorted(cells, key=lambda cell: STREAMS.index(cell.stream)):
+        points.setdefault(cell.stream, []).extend(
+            (candidate.estimate, cell.accuracy(candidate.name)) for candidate in judge(cell.collected).candidates
         )
-    return plots.Panel(
-        title=title, x="estimated accuracy", y="true accuracy", series=tuple(series), style="points"
+    series = tuple(
+        plots.Series(name=stream, x=tuple(x for x, _ in pairs), y=tuple(y for _, y in pairs))
+        for stream, pairs in points.items()
     )
+    return plots.Panel(title=title, x="estimated accuracy", y="true accuracy", series=series, style="points")
 
 
 if __name__ == "__main__":
