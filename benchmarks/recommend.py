@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where predictions are stored")
     parser.add_argument("--kept", type=Path, nargs="+", metavar="FOLDER", help="report on these instead")
+    parser.add_argument("--look", type=int, metavar="BATCHES", help="recommend from so many batches per stream")
     parser.add_argument("--fit", action="store_true", help="fit the weights of the evidence to the accuracies")
     parser.add_argument("--figure", metavar="FILE", help="draw estimated against true accuracy, as PNG or SVG")
     arguments = parser.parse_args()
@@ -87,7 +88,7 @@ def main() -> None:
     if not arguments.kept and not (arguments.data and arguments.model):
         parser.error("--data and --model must be given, or --kept.")
     cells = list(stored(arguments.kept) if arguments.kept else measured(arguments))
-    print(f"\n{table(cells)}\n\n{estimators(cells)}")
+    print(f"\n{table(cells, arguments.look)}\n\n{estimators(cells)}")
     if arguments.fit:
         print(f"\n{fit(cells)}")
     if arguments.figure:
@@ -218,9 +219,9 @@ class Outcome:
     true: dict[str, float]
 
     @classmethod
-    def of(cls, cell: Cell) -> Outcome:
-        """Ask for the recommendation, and look at the labels."""
-        found, true = judge(cell.collected), cell.accuracies()
+    def of(cls, cell: Cell, look: int | None = None) -> Outcome:
+        """Ask for the recommendation from all batches, or from some of them, and look at all labels."""
+        found, true = judge(some(cell.collected, look) if look else cell.collected), cell.accuracies()
         return cls(cell, found.best.name, max(true, key=lambda name: true[name]), found.best.estimate, true)
 
     @property
@@ -240,9 +241,23 @@ class Outcome:
         return f"{self.chosen} {self.regret:.1f}{'*' * (self.regret > margin)}"
 
 
-def table(cells: Sequence[Cell]) -> str:
+def some(collected: Collected, batches: int) -> Collected:
+    """Return what was collected on some of the batches, evenly spread; none of the methods keeps a state."""
+    total, rows = len(collected.sizes), np.split(np.arange(sum(collected.sizes)), np.cumsum(collected.sizes)[:-1])
+    chosen = [total * number // batches for number in range(min(batches, total))]
+    kept = np.concatenate([rows[number] for number in chosen])
+    return Collected(
+        collected.methods,
+        {name: both[:, kept] for name, both in collected.predictions.items()},
+        collected.drift[kept],
+        None if collected.drifted is None else collected.drifted[kept],
+        tuple(collected.sizes[number] for number in chosen),
+    )
+
+
+def table(cells: Sequence[Cell], look: int | None = None) -> str:
     """Return what is recommended in each cell, and how far it is from the best and from the unadapted model."""
-    outcomes = [Outcome.of(cell) for cell in cells]
+    outcomes = [Outcome.of(cell, look) for cell in cells]
     header = ("model", "stream", "images", "recommended, regret", "estimate", "true", "source", "best", "true ")
     rows = [
         (
