@@ -31,6 +31,7 @@ from findtta import plots
 from findtta.data import MAIN_CORRUPTIONS
 from findtta.data.dataset import CLEAN, DomainDataset, split_domain
 from findtta.estimates import WEIGHTS, entropy
+from findtta.estimates import spread as evidence_spread
 from findtta.images import to_input
 from findtta.models.card import Classifier
 from findtta.recommendation import CANDIDATES, FIND, JUDGES, SOURCE, Collected, collect, judge, weigh
@@ -56,7 +57,7 @@ class Cell:
 
     def right(self, name: str) -> NDArray[np.bool_]:
         """Return which images a candidate predicts right."""
-        return np.asarray(self.collected.predictions[name][0].argmax(1) == self.labels)
+        return np.asarray(self.collected.predictions[name].argmax(1) == self.labels)
 
     def accuracy(self, name: str) -> float:
         """Return the true accuracy of a candidate in %."""
@@ -248,7 +249,7 @@ def some(collected: Collected, batches: int) -> Collected:
     kept = np.concatenate([rows[number] for number in chosen])
     return Collected(
         collected.methods,
-        {name: both[:, kept] for name, both in collected.predictions.items()},
+        {name: found[kept] for name, found in collected.predictions.items()},
         collected.drift[kept],
         None if collected.drifted is None else collected.drifted[kept],
         tuple(collected.sizes[number] for number in chosen),
@@ -309,51 +310,49 @@ def about_find(cells: Sequence[Cell]) -> str:
 Estimator = Callable[[Cell, str], float]
 
 
-def _both(cell: Cell, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    images, mirrored = cell.collected.predictions[name]
-    return images, mirrored
-
-
 def confidence(cell: Cell, name: str) -> float:
     """Mean probability of the predicted class."""
-    return float(_both(cell, name)[0].max(1).mean())
+    return float(cell.collected.predictions[name].max(1).mean())
 
 
 def mutual_information(cell: Cell, name: str) -> float:
     """Entropy of the mean prediction minus the mean entropy."""
-    images, _ = _both(cell, name)
-    return float((entropy(images.mean(0)) - entropy(images).mean()) / math.log(images.shape[1]))
+    found = cell.collected.predictions[name]
+    return float((entropy(found.mean(0)) - entropy(found).mean()) / math.log(found.shape[1]))
 
 
 def nuclear_norm(cell: Cell, name: str) -> float:
     """Nuclear norm of the matrix of probabilities, over the largest there is."""
-    images, _ = _both(cell, name)
-    largest = math.sqrt(min(images.shape) * len(images))
-    return float(np.linalg.svd(images, compute_uv=False).sum() / largest)
-
-
-def mirror_agreement(cell: Cell, name: str) -> float:
-    """Agreement of images and mirror images."""
-    images, mirrored = _both(cell, name)
-    return float((images.argmax(1) == mirrored.argmax(1)).mean())
-
-
-def weighted_mirror_agreement(cell: Cell, name: str) -> float:
-    """The same, its opposite weighted by the entropy of the mean prediction as AETTA weights dropout's."""
-    images, _ = _both(cell, name)
-    share = float(entropy(images.mean(0)) / math.log(images.shape[1]))
-    return 1 - (1 - mirror_agreement(cell, name)) / share**3
+    found = cell.collected.predictions[name]
+    largest = math.sqrt(min(found.shape) * len(found))
+    return float(np.linalg.svd(found, compute_uv=False).sum() / largest)
 
 
 def agreement_with_others(cell: Cell, name: str) -> float:
     """Mean agreement with each other candidate."""
-    predicted = {other: _both(cell, other)[0].argmax(1) for other in cell.collected.methods}
+    predicted = {other: found.argmax(1) for other, found in cell.collected.predictions.items()}
     others = [other for other in predicted if other != name]
     return float(np.mean([(predicted[name] == predicted[other]).mean() for other in others]))
 
 
+def weighted_agreement(cell: Cell, name: str) -> float:
+    """The same, its opposite weighted by the entropy of the mean prediction as AETTA weights that of dropout."""
+    share = evidence_spread(cell.collected.predictions[name])
+    return 1 - (1 - agreement_with_others(cell, name)) / share**3
+
+
+def expected_agreement(cell: Cell, name: str) -> float:
+    """The agreement that is part of the evidence, alone."""
+    return weigh(cell.collected)[0][name].agreement
+
+
+def spread(cell: Cell, name: str) -> float:
+    """The entropy of the mean prediction, alone."""
+    return evidence_spread(cell.collected.predictions[name])
+
+
 def kept_estimate(cell: Cell, name: str) -> float:
-    """The estimate of ``findtta recommend``, without its margin for the unadapted model."""
+    """The estimate of ``findtta recommend``, without its margins."""
     return next(found.estimate for found in judge(cell.collected).candidates if found.name == name) / 100
 
 
@@ -364,9 +363,9 @@ def calibrated(cells: Sequence[Cell]) -> Estimator:
     def estimate(cell: Cell, name: str) -> float:
         if cell.title not in clean:
             return math.nan
-        known = _both(clean[cell.title], name)[0].max(1)
+        known = clean[cell.title].collected.predictions[name].max(1)
         threshold = np.quantile(known, 1 - clean[cell.title].accuracy(name) / 100)
-        return float((_both(cell, name)[0].max(1) > threshold).mean())
+        return float((cell.collected.predictions[name].max(1) > threshold).mean())
 
     return estimate
 
@@ -383,9 +382,10 @@ def estimators(cells: Sequence[Cell]) -> str:
         "confidence, threshold from labelled clean images (ATC)": calibrated(cells),
         "mutual information": mutual_information,
         "nuclear norm": nuclear_norm,
-        "agreement with the mirror image": mirror_agreement,
-        "the same, weighted as in AETTA": weighted_mirror_agreement,
         "agreement with the other methods": agreement_with_others,
+        "the same, weighted as in AETTA": weighted_agreement,
+        "expected agreement with the other methods": expected_agreement,
+        "entropy of the mean prediction": spread,
         "kept: all of the evidence": kept_estimate,
         "always find": always("find"),
         "always find-soft": always("find-soft"),
