@@ -326,6 +326,7 @@ def judge(collected: Collected, candidates: Sequence[str] = CANDIDATES) -> Recom
     sizes, predictions = collected.sizes, collected.predictions
     evidence, drift_between = weigh(collected)
     accuracies = estimates.estimate_accuracies(evidence, JUDGES, drift_between)
+    scores = {name: found.score(drift_between) for name, found in evidence.items()}
     ranked = sorted(
         (
             Candidate(
@@ -334,16 +335,16 @@ def judge(collected: Collected, candidates: Sequence[str] = CANDIDATES) -> Recom
                 options=options,
                 evidence=evidence[name],
                 estimate=100 * accuracies[name],
-                gain=100 * (accuracies[name] - accuracies[SOURCE]),
+                gain=100 * (scores[name] - scores[SOURCE]),
             )
             for name, (method, options) in collected.methods.items()
             if name in (SOURCE, *candidates)
         ),
-        key=lambda candidate: -candidate.estimate,
+        key=lambda candidate: -candidate.gain,
     )
     best = ranked[0]
     for usual in (candidate for name in USUAL for candidate in ranked if candidate.name == name):
-        if best.estimate - usual.estimate < MARGIN:
+        if best.gain - usual.gain < MARGIN:
             best = usual
     predicted = predictions[best.name].argmax(1)
     traffic = Traffic(
