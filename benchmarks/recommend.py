@@ -1,8 +1,8 @@
 """How far is ``findtta recommend`` from the best method? The study behind docs/recommend.md.
 
 Give the clean test images of a dataset and the weights of models trained on it, as for ``beyond_find.py``. Methods
-predict every stream; labels only serve to judge the recommendation. The weights of the evidence were fitted
-(``--fit``) with ResNet-20s and a ResNet-26, on the first images; a test needs other models and images::
+predict every stream; labels only serve to judge the recommendation. Evidence, weights (``--fit``) and margin were
+chosen with ResNet-20s on images from 0 on; a test needs others::
 
     python benchmarks/recommend.py --data cifar10_test.npz --model resnet56=cifar10_resnet56.pt --first 5000
 
