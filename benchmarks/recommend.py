@@ -121,7 +121,8 @@ def measured(arguments: argparse.Namespace) -> Iterator[Cell]:
     """Yield every model on every stream."""
     for title, network, data in subjects(arguments):
         for text in arguments.streams.split(","):
-            words = (title, f"images from {arguments.first}", f"batch {arguments.batch_size}", text)
+            asked = ("first", "images", "clean", "batch_size", "batches", "seed")
+            words = (title, text, *(f"{name} {getattr(arguments, name)}" for name in asked))
             name = re.sub(r"\W+", "_", "_".join(words))
             file = arguments.keep and arguments.keep / f"{name}.npz"
             if file and file.exists():
