@@ -1,8 +1,8 @@
 """How far is ``findtta recommend`` from the best method? The study behind docs/recommend.md.
 
 Give the clean test images of a dataset and the weights of models trained on it, as for ``beyond_find.py``. Methods
-predict every stream; labels only serve to judge the recommendation. The weights of the evidence were fitted
-(``--fit``) with ResNet-20s and a ResNet-26, on the first images; a test needs other models and images::
+predict every stream; labels only serve to judge the recommendation. Evidence, weights (``--fit``) and margin were
+chosen with ResNet-20s on images from 0 on; a test needs others::
 
     python benchmarks/recommend.py --data cifar10_test.npz --model resnet56=cifar10_resnet56.pt --first 5000
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from beyond_find import argument_parser, stream_of, subjects
+from beyond_find import Window, argument_parser, subjects
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from findtta import plots
-from findtta.data.dataset import DomainDataset
+from findtta.data import MAIN_CORRUPTIONS
+from findtta.data.dataset import CLEAN, DomainDataset, split_domain
 from findtta.estimates import WEIGHTS, entropy
+from findtta.estimates import spread as evidence_spread
 from findtta.images import to_input
 from findtta.models.card import Classifier
-from findtta.recommendation import CANDIDATES, JUDGES, SOURCE, Collected, collect, judge, weigh
-from findtta.streams import Stream
+from findtta.recommendation import CANDIDATES, FIND, JUDGES, SOURCE, Collected, collect, judge, weigh
+from findtta.streams import Stream, make, parse
 from findtta.tables import render
 
 STREAMS = ("crossmix", "static", "shuffle", "wild", "label-sorted", "mostly-clean", "clean")
@@ -46,9 +50,18 @@ class Cell:
     collected: Collected
     labels: NDArray[np.int64]
 
+    @property
+    def dataset(self) -> str:
+        """The data that the stream is made of."""
+        return self.title.partition(", ")[0]
+
+    def right(self, name: str) -> NDArray[np.bool_]:
+        """Return which images a candidate predicts right."""
+        return np.asarray(self.collected.predictions[name].argmax(1) == self.labels)
+
     def accuracy(self, name: str) -> float:
         """Return the true accuracy of a candidate in %."""
-        return 100 * float((self.collected.predictions[name][0].argmax(1) == self.labels).mean())
+        return 100 * float(self.right(name).mean())
 
     def accuracies(self) -> dict[str, float]:
         """Return the true accuracies of all candidates."""
@@ -58,15 +71,17 @@ class Cell:
 def main() -> None:
     """Run the study and print it."""
     parser = argument_parser(__doc__.splitlines()[0])
-    parser.set_defaults(images=64, clean=512, threads=1)
+    parser.set_defaults(images=64, clean=1024, threads=1)
     for action in parser._actions:
         if action.dest in ("data", "model"):
             action.required = False  # not with --kept
     parser.add_argument("--streams", default=",".join(STREAMS), help="with commas (default: all)")
     parser.add_argument("--candidates", default=";".join(CANDIDATES), help="with semicolons (default: all)")
+    parser.add_argument("--batches", type=int, help="most batches, evenly spread over a stream (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where predictions are stored")
     parser.add_argument("--kept", type=Path, nargs="+", metavar="FOLDER", help="report on these instead")
+    parser.add_argument("--look", type=int, metavar="BATCHES", help="recommend from so many batches per stream")
     parser.add_argument("--fit", action="store_true", help="fit the weights of the evidence to the accuracies")
     parser.add_argument("--figure", metavar="FILE", help="draw estimated against true accuracy, as PNG or SVG")
     arguments = parser.parse_args()
@@ -74,30 +89,62 @@ def main() -> None:
     if not arguments.kept and not (arguments.data and arguments.model):
         parser.error("--data and --model must be given, or --kept.")
     cells = list(stored(arguments.kept) if arguments.kept else measured(arguments))
-    print(f"\n{table(cells)}\n\n{estimators(cells)}")
+    print(f"\n{table(cells, arguments.look)}\n\n{about_find(cells)}\n\n{estimators(cells)}")
     if arguments.fit:
         print(f"\n{fit(cells)}")
     if arguments.figure:
         draw(cells, Path(arguments.figure))
 
 
+class Apart(Window):
+    """A window in which every corruption shows other images, as traffic does: more images, so less chance."""
+
+    def __init__(self, whole: DomainDataset, first: int, count: int) -> None:
+        super().__init__(whole, first, count * len(MAIN_CORRUPTIONS))
+        self.count = count
+
+    def labels(self, domain: str) -> NDArray[np.int64]:
+        """Return the labels of the rows of a corruption."""
+        return self.whole.labels(domain)[self._rows(domain)]
+
+    def images(self, domain: str, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return images of a corruption."""
+        return self.whole.images(domain, self._rows(domain)[rows])
+
+    def _rows(self, domain: str) -> NDArray[np.int64]:
+        kind = split_domain(domain)[0]
+        place = MAIN_CORRUPTIONS.index(kind) if kind in MAIN_CORRUPTIONS else 0
+        return self.rows[place * self.count :][: self.count]
+
+
 def measured(arguments: argparse.Namespace) -> Iterator[Cell]:
     """Yield every model on every stream."""
-    images = arguments.images
     for title, network, data in subjects(arguments):
         for text in arguments.streams.split(","):
-            name = f"{title}, images from {arguments.first}, batch {arguments.batch_size}".replace(", ", "_")
-            file = arguments.keep and arguments.keep / f"{name}_{text.replace(':', '_')}.npz".replace(" ", "_")
+            asked = ("first", "images", "clean", "batch_size", "batches", "seed")
+            words = (title, text, *(f"{name} {getattr(arguments, name)}" for name in asked))
+            name = re.sub(r"\W+", "_", "_".join(words))
+            file = arguments.keep and arguments.keep / f"{name}.npz"
             if file and file.exists():
                 yield read(file)
                 continue
-            # One in ten images of a mostly clean stream has drifted.
-            arguments.images = arguments.clean if text == "mostly-clean" else images
-            part, stream = stream_of(text, data, arguments.seed, arguments)
+            part, stream = traffic(text, data, arguments)
             cell = run(title, text, network, part, stream, arguments)
             if file:
                 write(file, cell)
             yield cell
+
+
+def traffic(text: str, data: DomainDataset, arguments: argparse.Namespace) -> tuple[DomainDataset, Stream]:
+    """Return one stream, and the data that it is made of."""
+    name, settings = ("static", {}) if text == CLEAN else parse(text)
+    corruptions = [f"{corruption}@5" for corruption in MAIN_CORRUPTIONS]
+    if text == CLEAN or name == "mostly-clean":  # where hardly an image comes twice
+        window: DomainDataset = Window(data, arguments.first, arguments.clean)
+        part = window.pick([CLEAN] if text == CLEAN else [*corruptions, CLEAN])
+    else:
+        part = Apart(data, arguments.first, arguments.images).pick(corruptions)
+    return part, make(name, part, batch_size=arguments.batch_size, seed=arguments.seed, **settings)
 
 
 def run(
@@ -112,7 +159,9 @@ def run(
     labels: list[NDArray[np.int64]] = []
 
     def batches() -> Iterator[torch.Tensor]:
-        for batch in stream:
+        most = min(len(stream), arguments.batches or len(stream))
+        for number in range(most):
+            batch = stream[len(stream) * number // most]
             images, true = part.batch(batch.domain_ids, batch.rows)
             labels.append(np.asarray(true))
             yield to_input(images, arguments.device)
@@ -161,84 +210,150 @@ def stored(folders: Sequence[Path]) -> Iterator[Cell]:
     yield from sorted(cells, key=lambda cell: (cell.title, STREAMS.index(cell.stream)))
 
 
-def table(cells: Sequence[Cell]) -> str:
-    """Return what is recommended in each cell, and how far it is from the best and from the unadapted model."""
-    rows, regrets, gains = [], [], []
-    for cell in cells:
-        found, true = judge(cell.collected), cell.accuracies()
-        chosen, best = found.best.name, max(true, key=lambda name: true[name])
-        regrets.append(true[best] - true[chosen])
-        gains.append(true[chosen] - true[SOURCE])
-        rows.append(
-            (
-                cell.title,
-                cell.stream,
-                len(cell.labels),
-                chosen,
-                f"{found.best.estimate:.1f}",
-                f"{true[chosen]:.1f}",
-                f"{true[SOURCE]:.1f}",
-                best,
-                f"{true[best]:.1f}",
-                f"{regrets[-1]:.1f}",
-            )
-        )
-    header = ("model", "stream", "images", "recommended", "estimate", "true", "source", "best", "true ", "regret")
-    text = (
-        f"regret {np.mean(regrets):.2f} on average, {max(regrets):.1f} at worst; "
-        f"at worst {min(gains):+.1f} against the unadapted model"
+@dataclass(frozen=True)
+class Outcome:
+    """What is recommended in a cell, and what would have been best; accuracies in %."""
+
+    cell: Cell
+    chosen: str
+    best: str
+    estimate: float
+    true: dict[str, float]
+
+    @classmethod
+    def of(cls, cell: Cell, look: int | None = None) -> Outcome:
+        """Ask for the recommendation from all batches, or from some of them, and look at all labels."""
+        found, true = judge(some(cell.collected, look) if look else cell.collected), cell.accuracies()
+        return cls(cell, found.best.name, max(true, key=lambda name: true[name]), found.best.estimate, true)
+
+    @property
+    def regret(self) -> float:
+        """Points that the best method is above the recommended one."""
+        return self.true[self.best] - self.true[self.chosen]
+
+    @property
+    def gain(self) -> float:
+        """Points that the recommended method is above the unadapted model."""
+        return self.true[self.chosen] - self.true[SOURCE]
+
+    def text(self) -> str:
+        """Return method and regret, which has a star if its paired 95% interval is above 0."""
+        best, chosen = (self.cell.right(name).astype(np.float64) for name in (self.best, self.chosen))
+        margin = 196 * float((best - chosen).std()) / math.sqrt(len(best))
+        return f"{self.chosen} {self.regret:.1f}{'*' * (self.regret > margin)}"
+
+
+def some(collected: Collected, batches: int) -> Collected:
+    """Return what was collected on some of the batches, evenly spread; none of the methods keeps a state."""
+    total, rows = len(collected.sizes), np.split(np.arange(sum(collected.sizes)), np.cumsum(collected.sizes)[:-1])
+    chosen = [total * number // batches for number in range(min(batches, total))]
+    kept = np.concatenate([rows[number] for number in chosen])
+    return Collected(
+        collected.methods,
+        {name: found[kept] for name, found in collected.predictions.items()},
+        collected.drift[kept],
+        None if collected.drifted is None else collected.drifted[kept],
+        tuple(collected.sizes[number] for number in chosen),
     )
-    return f"{render(header, rows)}\n\n{text}"
+
+
+def table(cells: Sequence[Cell], look: int | None = None) -> str:
+    """Return what is recommended in each cell, and how far it is from the best and from the unadapted model."""
+    outcomes = [Outcome.of(cell, look) for cell in cells]
+    header = ("model", "stream", "images", "recommended, regret", "estimate", "true", "source", "best", "true ")
+    rows = [
+        (
+            each.cell.title,
+            each.cell.stream,
+            len(each.cell.labels),
+            each.text(),
+            f"{each.estimate:.1f}",
+            f"{each.true[each.chosen]:.1f}",
+            f"{each.true[SOURCE]:.1f}",
+            each.best,
+            f"{each.true[each.best]:.1f}",
+        )
+        for each in outcomes
+    ]
+    groups = {title: [each for each in outcomes if each.cell.title == title] for title in _titles(cells)}
+    by_model = [
+        (
+            title,
+            len(group),
+            f"{np.mean([each.regret for each in group]):.2f}",
+            f"{max(each.regret for each in group):.1f}",
+            f"{min(each.gain for each in group):+.1f}",
+            f"{np.mean([each.gain for each in group]):+.1f}",
+        )
+        for title, group in {**groups, "all": outcomes}.items()
+    ]
+    about = ("model", "streams", "mean regret", "worst", "lowest gain over source", "mean gain")
+    return f"{render(header, rows)}\n\n{render(about, by_model)}"
+
+
+def about_find(cells: Sequence[Cell]) -> str:
+    """Return how often it is right about FIND's default, and how good the alpha is that it supports."""
+    below, said, both, regrets = 0, 0, 0, []
+    for cell in cells:
+        true = cell.accuracies()
+        gains = {found.name: found.gain for found in judge(cell.collected).candidates if found.method == FIND}
+        loses, estimated = true[FIND] < true[SOURCE], gains[FIND] < 0
+        below, said, both = below + loses, said + estimated, both + (loses and estimated)
+        supported = max(gains, key=lambda name: gains[name])
+        regrets.append(max(true[name] for name in gains) - true[supported])
+    return (
+        f"FIND at its default is below the unadapted model in {below} of {len(cells)} cells, and estimated below "
+        f"it in {said}, of which {both} are right; the alpha that is supported has a regret of "
+        f"{np.mean(regrets):.2f} points to the best alpha on average, {max(regrets):.1f} at worst"
+    )
 
 
 Estimator = Callable[[Cell, str], float]
 
 
-def _both(cell: Cell, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    images, mirrored = cell.collected.predictions[name]
-    return images, mirrored
-
-
 def confidence(cell: Cell, name: str) -> float:
     """Mean probability of the predicted class."""
-    return float(_both(cell, name)[0].max(1).mean())
+    return float(cell.collected.predictions[name].max(1).mean())
 
 
 def mutual_information(cell: Cell, name: str) -> float:
     """Entropy of the mean prediction minus the mean entropy."""
-    images, _ = _both(cell, name)
-    return float((entropy(images.mean(0)) - entropy(images).mean()) / math.log(images.shape[1]))
+    found = cell.collected.predictions[name]
+    return float((entropy(found.mean(0)) - entropy(found).mean()) / math.log(found.shape[1]))
 
 
 def nuclear_norm(cell: Cell, name: str) -> float:
     """Nuclear norm of the matrix of probabilities, over the largest there is."""
-    images, _ = _both(cell, name)
-    largest = math.sqrt(min(images.shape) * len(images))
-    return float(np.linalg.svd(images, compute_uv=False).sum() / largest)
-
-
-def mirror_agreement(cell: Cell, name: str) -> float:
-    """Agreement of images and mirror images."""
-    images, mirrored = _both(cell, name)
-    return float((images.argmax(1) == mirrored.argmax(1)).mean())
-
-
-def weighted_mirror_agreement(cell: Cell, name: str) -> float:
-    """The same, its opposite weighted by the entropy of the mean prediction as AETTA weights dropout's."""
-    images, _ = _both(cell, name)
-    share = float(entropy(images.mean(0)) / math.log(images.shape[1]))
-    return 1 - (1 - mirror_agreement(cell, name)) / share**3
+    found = cell.collected.predictions[name]
+    largest = math.sqrt(min(found.shape) * len(found))
+    return float(np.linalg.svd(found, compute_uv=False).sum() / largest)
 
 
 def agreement_with_others(cell: Cell, name: str) -> float:
     """Mean agreement with each other candidate."""
-    predicted = {other: _both(cell, other)[0].argmax(1) for other in cell.collected.methods}
+    predicted = {other: found.argmax(1) for other, found in cell.collected.predictions.items()}
     others = [other for other in predicted if other != name]
     return float(np.mean([(predicted[name] == predicted[other]).mean() for other in others]))
 
 
+def weighted_agreement(cell: Cell, name: str) -> float:
+    """The same, its opposite weighted by the entropy of the mean prediction as AETTA weights that of dropout."""
+    share = evidence_spread(cell.collected.predictions[name])
+    return 1 - (1 - agreement_with_others(cell, name)) / share**3
+
+
+def expected_agreement(cell: Cell, name: str) -> float:
+    """The agreement that is part of the evidence, alone."""
+    return weigh(cell.collected)[0][name].agreement
+
+
+def spread(cell: Cell, name: str) -> float:
+    """The entropy of the mean prediction, alone."""
+    return evidence_spread(cell.collected.predictions[name])
+
+
 def kept_estimate(cell: Cell, name: str) -> float:
-    """The estimate of ``findtta recommend``, without its margin for the unadapted model."""
+    """The estimate of ``findtta recommend``, without its margins."""
     return next(found.estimate for found in judge(cell.collected).candidates if found.name == name) / 100
 
 
@@ -249,9 +364,9 @@ def calibrated(cells: Sequence[Cell]) -> Estimator:
     def estimate(cell: Cell, name: str) -> float:
         if cell.title not in clean:
             return math.nan
-        known = _both(clean[cell.title], name)[0].max(1)
+        known = clean[cell.title].collected.predictions[name].max(1)
         threshold = np.quantile(known, 1 - clean[cell.title].accuracy(name) / 100)
-        return float((_both(cell, name)[0].max(1) > threshold).mean())
+        return float((cell.collected.predictions[name].max(1) > threshold).mean())
 
     return estimate
 
@@ -268,9 +383,10 @@ def estimators(cells: Sequence[Cell]) -> str:
         "confidence, threshold from labelled clean images (ATC)": calibrated(cells),
         "mutual information": mutual_information,
         "nuclear norm": nuclear_norm,
-        "agreement with the mirror image": mirror_agreement,
-        "the same, weighted as in AETTA": weighted_mirror_agreement,
         "agreement with the other methods": agreement_with_others,
+        "the same, weighted as in AETTA": weighted_agreement,
+        "expected agreement with the other methods": expected_agreement,
+        "entropy of the mean prediction": spread,
         "kept: all of the evidence": kept_estimate,
         "always find": always("find"),
         "always find-soft": always("find-soft"),
@@ -319,38 +435,37 @@ def fit(cells: Sequence[Cell]) -> str:
     return f"weights: {', '.join(lines)}; cost of disagreement {cost:.2f}"
 
 
-def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Draw estimated against true accuracy: a panel for each stream, a point for each model and candidate."""
-    panels = [_panel(title, [cell for cell in cells if cell.title == title]) for title in _titles(cells)]
-    columns, size = plots.panel_grid(panels)
-    drawn = plots.render(
-        lambda figure: plots.draw_panels(figure, panels, columns),
-        size,
-        title="estimated and true accuracy",
-        kinds=[path.suffix[1:]],
-        dpi=80,
-    )
-    path.write_bytes(drawn[path.suffix[1:]])
-
-
 def _titles(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(cell.title for cell in cells))
 
 
+def draw(cells: Sequence[Cell], path: Path) -> None:
+    """Draw estimated against true accuracy: a panel for each dataset, a point for each model and candidate."""
+    datasets = dict.fromkeys(cell.dataset for cell in cells)
+    panels = [_panel(name, [cell for cell in cells if cell.dataset == name]) for name in datasets]
+    columns, size = plots.panel_grid(panels)
+
+    def draw_all(figure: Figure) -> None:
+        plots.draw_panels(figure, panels, columns)
+        for axis in figure.axes:
+            axis.axline((50, 50), slope=1, color="0.7", linewidth=1, zorder=0)  # where estimates are right
+
+    kind = path.suffix[1:]
+    drawn = plots.render(draw_all, size, title="estimated and true accuracy", kinds=[kind], dpi=80)
+    path.write_bytes(drawn[kind])
+
+
 def _panel(title: str, cells: Sequence[Cell]) -> plots.Panel:
-    series = []
-    for cell in cells:
-        found = judge(cell.collected).candidates
-        series.append(
-            plots.Series(
-                name=cell.stream,
-                x=tuple(candidate.estimate for candidate in found),
-                y=tuple(cell.accuracy(candidate.name) for candidate in found),
-            )
+    points: dict[str, list[tuple[float, float]]] = {}
+    for cell in sorted(cells, key=lambda cell: STREAMS.index(cell.stream)):
+        points.setdefault(cell.stream, []).extend(
+            (candidate.estimate, cell.accuracy(candidate.name)) for candidate in judge(cell.collected).candidates
         )
-    return plots.Panel(
-        title=title, x="estimated accuracy", y="true accuracy", series=tuple(series), style="points"
+    series = tuple(
+        plots.Series(name=stream, x=tuple(x for x, _ in pairs), y=tuple(y for _, y in pairs))
+        for stream, pairs in points.items()
     )
+    return plots.Panel(title=title, x="estimated accuracy", y="true accuracy", series=series, style="points")
 
 
 if __name__ == "__main__":

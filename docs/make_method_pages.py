@@ -1,7 +1,7 @@
-"""Write one page per method from what its code declares, and from the results behind the leaderboard.
+"""Write what the pages say about methods from their code, and from the results behind the leaderboard.
 
-python docs/make_method_pages.py           write docs/methods/*.md
-python docs/make_method_pages.py --check   fail if a page is not what the code says
+python docs/make_method_pages.py           write docs/methods/*.md, and the numbers in docs/which-method.md
+python docs/make_method_pages.py --check   fail if a page is not what code and results say
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from findtta.bench.comparison import BASELINE as SOURCE
 from findtta.bench.store import Store
+from findtta.intervals import Interval
 from findtta.registry import BUILT_IN, MethodInfo, describe, load_method
 from findtta.report import Board, boards, standing
 
-FOLDER = Path(__file__).parent / "methods"
-RESULTS = Path(__file__).parent / "results" / "leaderboard.jsonl.xz"
+DOCS = Path(__file__).parent
+RESULTS = DOCS / "results" / "leaderboard.jsonl.xz"
+#: The page that helps to choose, and what encloses the numbers in it.
+GUIDE = "which-method.md"
+MARKS = ("<!-- numbers: written by docs/make_method_pages.py -->", "<!-- end of numbers -->")
+#: The methods that the page recommends, or warns of.
+COMPARED = ("tbn", "alpha-bn", "instance", "find", "find-soft", "find-domains")
 
 
 def page(name: str, found: Sequence[Board]) -> str:
@@ -91,20 +98,70 @@ def index() -> str:
     return "\n".join(["# Methods", "", about, "", "| method | what it does |", "|---|---|", *rows]) + "\n"
 
 
+def guide(text: str, found: Sequence[Board]) -> str:
+    """Return the page that helps to choose, with the numbers of these boards."""
+    before, rest = text.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return "\n\n".join([before + MARKS[0], *numbers(found), MARKS[1] + after])
+
+
+def numbers(found: Sequence[Board]) -> list[str]:
+    """Return what is said about the boards, and the table: gains by stream, over all networks."""
+    networks = "; ".join(board.title for board in found)
+    sizes = sorted({board.batch_size for board in found})
+    about = (
+        f"Networks: {networks}. Batch size {_range(sizes, 'd')}. Points over the source model on the same "
+        "samples, from the lowest network to the highest; a dash where it was not run. Last, the method with the "
+        "highest accuracy in each network, of all on the [leaderboard](leaderboard.md), which has intervals, "
+        "numbers of samples and seeds."
+    )
+    streams = list(dict.fromkeys(stream for board in found for stream in board.streams))
+    header = ("stream", "domains, classes per batch", "`source`", *(f"`{name}`" for name in COMPARED), "highest")
+    rows = [_row(stream, [board for board in found if stream in board.streams]) for stream in streams]
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+    return [about, "\n".join(lines)]
+
+
+def _row(stream: str, found: Sequence[Board]) -> list[str]:
+    """Return the cells of a stream, from the boards that have it."""
+    about = [board.runs_on(stream)[0].config["stream"] for board in found]
+    composition = (_range([each[f"{what}_per_batch"] for each in about]) for what in ("domains", "classes"))
+    gains = ([board.gain(name, stream) for board in found] for name in COMPARED)
+    highest = dict.fromkeys(board.leaders(stream)[0] for board in found)
+    return [
+        f"`{stream}`",
+        ", ".join(composition),
+        _means([board.accuracy(SOURCE, stream) for board in found]),
+        *(_means(each, "+.1f") for each in gains),
+        ", ".join(f"`{name}`" for name in highest),
+    ]
+
+
+def _means(intervals: Sequence[Interval | None], form: str = ".1f") -> str:
+    return _range([each.mean for each in intervals if each is not None], form)
+
+
+def _range(values: Sequence[float], form: str = ".1f") -> str:
+    """Return the lowest and the highest value in words, once if they read alike."""
+    ends = dict.fromkeys(format(end, form) for end in (min(values), max(values))) if values else ["-"]
+    return " to ".join(ends)
+
+
 def main() -> int:
     """Write or check the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     found = boards(Store(RESULTS).all())
-    pages = {f"{name}.md": page(name, found) for name in BUILT_IN} | {"README.md": index()}
-    stale = [name for name, text in pages.items() if not _is_written(FOLDER / name, text)]
+    pages = {f"methods/{name}.md": page(name, found) for name in BUILT_IN} | {"methods/README.md": index()}
+    pages[GUIDE] = guide((DOCS / GUIDE).read_text(), found)
+    stale = [name for name, text in pages.items() if not _is_written(DOCS / name, text)]
     if check:
-        print("\n".join(f"docs/methods/{name} is out of date" for name in stale) or "all pages are up to date")
+        print("\n".join(f"docs/{name} is out of date" for name in stale) or "all pages are up to date")
         return 1 if stale else 0
-    FOLDER.mkdir(exist_ok=True)
+    (DOCS / "methods").mkdir(exist_ok=True)
     for name in stale:
-        (FOLDER / name).write_text(pages[name])
+        (DOCS / name).write_text(pages[name])
     print(f"{len(stale)} of {len(pages)} pages written")
     return 0
 

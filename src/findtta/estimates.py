@@ -18,14 +18,13 @@ Counts = Sequence[int] | NDArray[np.integer]
 #: By how much a method is more accurate than another for each unit by which its evidence is higher; fitted, as the
 #: number below, on the streams that docs/recommend.md names (benchmarks/recommend.py --fit).
 WEIGHTS: Mapping[str, float] = {
-    "stability": 0.4,
-    "spread": 0.85,
-    "agreement_if_mixed": 0.5,
-    "classes_if_mixed": 0.85,
-    "classes_if_sorted": -1.25,
+    "spread": 1.2,
+    "agreement_if_mixed": 0.75,
+    "classes_if_mixed": 1.15,
+    "classes_if_sorted": -2.6,
 }
 #: How much accuracy methods lose on average for each image in which one disagrees with the others.
-DISAGREEMENT_COST = 1.25
+DISAGREEMENT_COST = 0.85
 #: Fewer images say too little: the evidence of a hundred has a standard error of some points.
 FEWEST_IMAGES = 100
 
@@ -35,15 +34,14 @@ class Evidence:
     """What the predictions of one method on unlabelled images say about it; each is from 0 to 1.
 
     Attributes:
-        stability: How often an image and its mirror image are of the same predicted class.
         spread: Entropy of the mean prediction, in units of that of all classes alike. Drift that the method leaves
             in pushes images into few classes.
-        agreement: How often another method predicts the same class, on average over the others.
+        agreement: The probability that another method gives the same class, if classes are drawn from predictions;
+            on average over the others.
         classes: Part of the variance of the predictions that lies between batches, less what chance gives: how
             much of the classes of a batch the method keeps.
     """
 
-    stability: float
     spread: float
     agreement: float
     classes: float
@@ -62,7 +60,6 @@ class Evidence:
     def terms(self, drift_between: float) -> dict[str, float]:
         """Return what the score is the weighted sum of, by the names of the weights."""
         return {
-            "stability": self.stability,
             "spread": self.spread,
             "agreement_if_mixed": self.agreement * (1 - drift_between),
             "classes_if_mixed": self.classes * (1 - drift_between),
@@ -70,18 +67,16 @@ class Evidence:
         }
 
 
-def collect_evidence(probabilities: Floats, mirrored: Floats, others: Sequence[Floats], sizes: Counts) -> Evidence:
+def collect_evidence(probabilities: Floats, others: Sequence[Floats], sizes: Counts) -> Evidence:
     """Return the evidence about one method.
 
     Args:
         probabilities: Its predictions.
-        mirrored: Its predictions for the mirror images.
         others: The predictions of other methods.
         sizes: The number of images of each batch.
     """
     return Evidence(
-        stability=stability(probabilities, mirrored),
-        spread=spread((probabilities + mirrored) / 2),
+        spread=spread(probabilities),
         agreement=agreement(probabilities, others),
         classes=between_batches(probabilities, sizes),
     )
@@ -104,21 +99,18 @@ def estimate_accuracies(
     return {name: min(max(level + score - mean_score, 0.0), 1.0) for name, score in scores.items()}
 
 
-def estimate_gain(
-    first: tuple[Floats, Floats], second: tuple[Floats, Floats], drift: Floats, sizes: Counts
-) -> float:
+def estimate_gain(first: Floats, second: Floats, drift: Floats, sizes: Counts) -> float:
     """Return by how much the first of two methods is estimated more accurate than the second, from -1 to 1 or so.
 
     Args:
-        first: Its predictions of the images and of their mirror images.
+        first: Its predictions.
         second: Those of the other method.
         drift: The drift of each image in each layer, ``(images, layers)``.
         sizes: The number of images of each batch.
     """
     between = drift_between(drift, sizes)
     one, other = (
-        collect_evidence(*own, [others[0]], sizes).score(between)
-        for own, others in ((first, second), (second, first))
+        collect_evidence(own, [others], sizes).score(between) for own, others in ((first, second), (second, first))
     )
     return one - other
 
@@ -133,20 +125,14 @@ def entropy(probabilities: Floats) -> Floats:
     return -(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))).sum(-1)
 
 
-def stability(probabilities: Floats, mirrored: Floats) -> float:
-    """Return the share of images that are of the same class in both."""
-    return float((probabilities.argmax(1) == mirrored.argmax(1)).mean())
-
-
 def spread(probabilities: Floats) -> float:
     """Return the entropy of the mean prediction, in units of the largest there is."""
     return float(entropy(probabilities.mean(0)) / math.log(probabilities.shape[1]))
 
 
 def agreement(probabilities: Floats, others: Sequence[Floats]) -> float:
-    """Return how often one of ``others`` predicts the same class, on average over them."""
-    predicted = probabilities.argmax(1)
-    return float(np.mean([(predicted == other.argmax(1)).mean() for other in others]))
+    """Return the probability that one of ``others`` gives the same class, on average over them."""
+    return float((probabilities * np.mean(others, axis=0)).sum(1).mean())
 
 
 def between_batches(values: Floats, sizes: Counts) -> float:

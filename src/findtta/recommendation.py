@@ -26,14 +26,18 @@ from findtta.predictor import Recorder
 from findtta.registry import METHOD, load_method
 from findtta.tables import render
 
-SOURCE, FIND = "source", "find"
+SOURCE, FIND, FIND_SOFT = "source", "find", "find-soft"
 #: The methods that every candidate is compared with: what agreement with them is worth was fitted for these.
 JUDGES = ("tbn", "alpha-bn:alpha=0.6", "iabn", "instance", "find", "find-soft")
 #: What may be recommended unless told otherwise: methods that keep no state and need no gradients, and FIND's
 #: blends with more weight of the source.
 CANDIDATES = (SOURCE, *JUDGES, "instance:alpha=0.9", "find:alpha=0.9", "find:alpha=0.95")
-#: By how many points another method must be estimated better before it is preferred to the unadapted model.
+#: By how many points a method must be estimated better before it is preferred to one of :data:`USUAL`.
 MARGIN = 1.0
+
+#: What is recommended unless others are clearly better: it is the best or near it on most streams with drift; and
+#: instead of it the unadapted model, unless it is clearly better than that.
+USUAL = (FIND_SOFT, SOURCE)
 
 Probabilities = NDArray[np.float64]
 #: Called with the number of batches that are done.
@@ -118,11 +122,13 @@ class Recommendation:
         """The recommendation in a sentence."""
         if self.best.method == SOURCE:
             second = next((c for c in self.candidates if c.method != SOURCE), None)
-            nearest = f"; the next is {second.name} ({second.gain:+.1f})" if second else ""
-            return f"Use the unadapted model: no method is estimated more than {MARGIN:g} points better{nearest}."
+            nearest = f"; the highest is {second.name} ({second.gain:+.1f})" if second else ""
+            return f"Use the unadapted model: no method is estimated clearly better{nearest}."
+        top = self.candidates[0]
+        higher = f"; {top.name} is estimated only {top.gain - self.best.gain:.1f} higher"
         return (
             f"Use {self.best.name}: its accuracy is estimated at {self.best.estimate:.0f}%, "
-            f"{self.best.gain:.1f} points above the unadapted model."
+            f"{self.best.gain:.1f} points above the unadapted model{'' if top is self.best else higher}."
         )
 
     @property
@@ -144,7 +150,7 @@ class Recommendation:
 
     def text(self, model: str = "...") -> str:
         """Return it for the terminal; ``model`` are the flags that name the model in commands."""
-        header = ("method", "estimate", "gain", "stability", "spread", "agreement", "classes kept")
+        header = ("method", "estimate", "gain", "spread", "agreement", "classes kept")
         rows = [
             (c.name, f"{c.estimate:.1f}", f"{c.gain:+.1f}", *(f"{v:.3f}" for v in dataclasses.astuple(c.evidence)))
             for c in self.candidates
@@ -174,13 +180,12 @@ def recommend(
     batches: Iterable[Any],
     candidates: Sequence[str] = CANDIDATES,
     *,
-    view: Callable[[Tensor], Tensor] | None = None,
     progress: Progress | None = None,
 ) -> Recommendation:
     """Say which method to use for a model and the images that arrive at it, without labels.
 
-    Several methods predict every batch and its mirror image, and their predictions are compared; see
-    ``docs/recommend.md`` for what they say, and how often that was right.
+    Several methods predict every batch, and their predictions are compared; see ``docs/recommend.md`` for what
+    they say, and how often that was right.
 
     Args:
         model: The source model; it is copied, and never changed.
@@ -188,14 +193,13 @@ def recommend(
             loader gives: of ``(inputs, ...)`` only the inputs are used.
         candidates: Methods that may be recommended, with options as in ``"find:alpha=0.9"``, besides the unadapted
             model. Those of ``JUDGES`` predict in any case, since the others are compared with them.
-        view: A change of the inputs that keeps their classes; by default images are mirrored left to right.
         progress: Called after each batch.
 
     Returns:
         The recommendation, which prints with its evidence.
 
     Raises:
-        InputError: If there are too few images, a single batch, or inputs that are no images.
+        InputError: If there are too few images, or a single batch.
         OptionError: If a candidate learns from its batches.
 
     Example:
@@ -205,7 +209,7 @@ def recommend(
         >>> found.traffic.images
         128
     """
-    return judge(collect(model, batches, candidates, view=view, progress=progress), candidates)
+    return judge(collect(model, batches, candidates, progress=progress), candidates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +218,7 @@ class Collected:
 
     Attributes:
         methods: Method and options of the candidates and of those they are compared with, by name.
-        predictions: Probabilities of the images and of their mirror images, ``(2, images, classes)``.
+        predictions: Probabilities, ``(images, classes)``.
         drift: KL divergence from the training data by layer, ``(images, layers)``, of layers that know it.
         drifted: Which images ``find-soft`` would adapt to; None if that is unknown.
         sizes: The number of images of each batch.
@@ -232,7 +236,6 @@ def collect(
     batches: Iterable[Any],
     candidates: Sequence[str] = CANDIDATES,
     *,
-    view: Callable[[Tensor], Tensor] | None = None,
     progress: Progress | None = None,
 ) -> Collected:
     """Let all candidates and judges predict all batches, see :func:`recommend`.
@@ -240,20 +243,19 @@ def collect(
     Images that are not finite are left out.
     """
     methods = _parse((SOURCE, *JUDGES, *candidates))
-    runs = {name: _Run(model, method, options) for name, (method, options) in methods.items()}
-    probe = _Probe(model, runs[SOURCE].adapted)
+    runs = {name: adapt(model, method, **options) for name, (method, options) in methods.items()}
+    probe = _Probe(runs[SOURCE], runs[FIND_SOFT])
     device = next((tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())), None)
     predictions: dict[str, list[Probabilities]] = {name: [] for name in runs}
     sizes: list[int] = []
     for done, batch in enumerate(batches, 1):
-        inputs = _inputs(batch, view).to(device)
-        mirrored = inputs.flip(-1) if view is None else view(inputs)
-        found = {name: run(inputs, mirrored) for name, run in runs.items()}
-        usable = np.logical_and.reduce([np.isfinite(both).all((0, 2)) for both in found.values()])
+        inputs = _inputs(batch).to(device)
+        found = {name: _predict(adapted, inputs) for name, adapted in runs.items()}
+        usable = np.logical_and.reduce([np.isfinite(each).all(1) for each in found.values()])
         if usable.any():
-            for name, both in found.items():
-                predictions[name].append(both[:, usable])
-            probe.measure(inputs, usable)
+            for name, each in found.items():
+                predictions[name].append(each[usable])
+            probe.measure(len(inputs), usable)
             sizes.append(int(usable.sum()))
         if progress is not None:
             progress(done)
@@ -262,7 +264,7 @@ def collect(
             f"batches must hold at least {FEWEST_IMAGES} images in at least 2 batches, got {sum(sizes)} in "
             f"{len(sizes)}: give more of the images that arrive, in their batches."
         )
-    joined = {name: np.concatenate(parts, 1) for name, parts in predictions.items()}
+    joined = {name: np.concatenate(parts) for name, parts in predictions.items()}
     return Collected(methods, joined, *probe.gather(), tuple(sizes))
 
 
@@ -281,49 +283,31 @@ def _parse(candidates: Sequence[str]) -> dict[str, tuple[str, Mapping[str, Any]]
     return named
 
 
-def _inputs(batch: Any, view: object) -> Tensor:
+def _inputs(batch: Any) -> Tensor:
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         came = f"{inputs.dtype} tensors" if isinstance(inputs, Tensor) else type(inputs).__name__
         raise InputError(f"batches must be float tensors as the model gets them, got {came}.")
-    if inputs.ndim != 4 and view is None:
-        raise InputError(
-            f"batches must hold images of shape (B, C, H, W), which can be mirrored, got {tuple(inputs.shape)}: "
-            "pass view=, a change of your inputs that keeps their classes."
-        )
     return inputs
 
 
-class _Run:
-    """One candidate, which predicts images and their mirror images."""
-
-    def __init__(self, model: nn.Module, method: str, options: Mapping[str, Any]) -> None:
-        self.method, self.adapted = method, adapt(model, method, **options)
-        # What a method that settles keeps of the images must not meet that of their mirror images.
-        self.mirror = adapt(model, method, **options) if self.adapted.stateful else self.adapted
-
-    def __call__(self, inputs: Tensor, mirrored: Tensor) -> Probabilities:
-        """Return the probabilities of both, ``(2, images, classes)``."""
-        # The mirror images go first: what layers record is then of the images.
-        of_mirrored = require_logits(self.mirror(mirrored), self.method)
-        logits = (require_logits(self.adapted(inputs), self.method), of_mirrored)
-        return np.stack([torch.softmax(each.double(), 1).cpu().numpy() for each in logits])
+def _predict(adapted: Adapted, inputs: Tensor) -> Probabilities:
+    logits = require_logits(adapted(inputs), adapted.name)
+    found: Probabilities = torch.softmax(logits.double(), 1).cpu().numpy()
+    return found
 
 
 class _Probe:
     """Measures the drift of images: by layer under the source model, and whether ``find-soft`` would adapt."""
 
-    def __init__(self, model: nn.Module, source: Adapted) -> None:
-        self._recorder = Recorder(source)
-        self._soft = adapt(model, "find-soft")
+    def __init__(self, source: Adapted, soft: Adapted) -> None:
+        self._recorder, self._soft = Recorder(source), soft
         self._drift: list[NDArray[np.float64]] = []
         self._drifted: list[NDArray[np.bool_]] = []
 
-    def measure(self, inputs: Tensor, usable: NDArray[np.bool_]) -> None:
-        """Measure a batch that the source model has just seen."""
-        samples = len(inputs)
+    def measure(self, samples: int, usable: NDArray[np.bool_]) -> None:
+        """Measure a batch that both models have just seen."""
         self._drift.append(self._recorder.drift(samples).numpy()[usable])
-        self._soft(inputs)
         logs = [layer.last_batch["drift"] for _, layer in self._soft.layers() if "drift" in layer.last_batch]
         # Several windows of one image follow one another.
         per_image = [log.double().view(samples, -1).mean(1) for log in logs if len(log) % samples == 0]
@@ -342,6 +326,7 @@ def judge(collected: Collected, candidates: Sequence[str] = CANDIDATES) -> Recom
     sizes, predictions = collected.sizes, collected.predictions
     evidence, drift_between = weigh(collected)
     accuracies = estimates.estimate_accuracies(evidence, JUDGES, drift_between)
+    scores = {name: found.score(drift_between) for name, found in evidence.items()}
     ranked = sorted(
         (
             Candidate(
@@ -350,17 +335,18 @@ def judge(collected: Collected, candidates: Sequence[str] = CANDIDATES) -> Recom
                 options=options,
                 evidence=evidence[name],
                 estimate=100 * accuracies[name],
-                gain=100 * (accuracies[name] - accuracies[SOURCE]),
+                gain=100 * (scores[name] - scores[SOURCE]),
             )
             for name, (method, options) in collected.methods.items()
             if name in (SOURCE, *candidates)
         ),
-        key=lambda candidate: -candidate.estimate,
+        key=lambda candidate: -candidate.gain,
     )
     best = ranked[0]
-    if best.gain < MARGIN:
-        best = next(candidate for candidate in ranked if candidate.name == SOURCE)
-    predicted = predictions[best.name][0].argmax(1)
+    for usual in (candidate for name in USUAL for candidate in ranked if candidate.name == name):
+        if best.gain - usual.gain < MARGIN:
+            best = usual
+    predicted = predictions[best.name].argmax(1)
     traffic = Traffic(
         images=sum(sizes),
         batches=len(sizes),
@@ -380,7 +366,6 @@ def weigh(collected: Collected) -> tuple[dict[str, Evidence], float]:
     evidence = {}
     for name, (method, _) in collected.methods.items():
         # Other settings of the same method agree with it, right or wrong.
-        others = [predictions[judge][0] for judge in JUDGES if collected.methods[judge][0] != method]
-        images, mirrored = predictions[name]
-        evidence[name] = estimates.collect_evidence(images, mirrored, others, sizes)
+        others = [predictions[judge] for judge in JUDGES if collected.methods[judge][0] != method]
+        evidence[name] = estimates.collect_evidence(predictions[name], others, sizes)
     return evidence, estimates.drift_between(collected.drift, sizes)

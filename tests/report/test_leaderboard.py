@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 from strict_html import parse
@@ -180,3 +182,29 @@ def test_the_preset_has_all_methods_and_all_streams():
     specs = expand(find("leaderboard"))
     assert {spec.method for spec in specs} >= set(BUILT_IN)
     assert {spec.stream.partition(":")[0] for spec in specs} == set(SCENARIOS) - {"lifelong"}  # crossmix, twice
+
+
+def test_the_numbers_of_the_guide_are_ranges_over_networks_and_cope_with_missing_runs():
+    guide = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "make_method_pages.py"))
+    second = [
+        made("source", 40, stream="crossmix", model="other", images=600),
+        made("find", 43, stream="crossmix", model="other", images=600),
+        made("tbn", 30, stream="wild", model="other", images=600),
+    ]
+    about, table = guide["numbers"](boards([*runs(), *second]))
+    assert "Networks: shapes-c, net; shapes-c, other." in about
+    rows = {cells[0].strip("` "): [cell.strip() for cell in cells[2:]] for cells in split_rows(table)}
+    header = rows["stream"]
+    crossmix = dict(zip(header, rows["crossmix"], strict=True))
+    assert (crossmix["`source`"], crossmix["`find`"]) == ("40.0 to 50.0", "+3.0 to +15.0")
+    assert (crossmix["`tbn`"], crossmix["`find-soft`"], crossmix["highest"]) == ("+1.0", "-", "`find`")
+    wild = dict(zip(header, rows["wild"], strict=True))
+    assert (wild["`source`"], wild["`tbn`"], wild["highest"]) == ("-", "-", "`tbn`")  # no source model
+    page = guide["guide"](f"a\n\n{guide['MARKS'][0]} old {guide['MARKS'][1]}\n\nb\n", boards(runs()))
+    assert page.startswith("a\n")
+    assert page.endswith("\nb\n")
+    assert " old " not in page
+
+
+def split_rows(table):
+    return [line.strip("|").split("|") for line in table.splitlines()]

@@ -48,7 +48,7 @@ from findtta.serve.requests import (
     receive,
 )
 from findtta.serve.settings import Choice, Settings
-from findtta.serve.shadow import Predict, Shadow
+from findtta.serve.shadow import Shadow
 from findtta.serve.switching import method_routes
 from findtta.serve.telemetry import Telemetry
 
@@ -110,8 +110,8 @@ class Frontend:
         self._shadow: Shadow | None = None
         if shadow := self.settings.shadow_choice:
             predict = partial(self.engine.predict, choice=shadow, once=True)
-            self._shadow = Shadow(predict, self.settings.share, lambda: self._batcher.is_idle, self.telemetry)
-            self._shadow.follow(self._predict_again())
+            share = self.settings.shadow_share
+            self._shadow = Shadow(predict, share, lambda: self._batcher.is_idle, self.telemetry)
         self.domains = DomainsMet(keep_examples=self.settings.keep_examples)
         self.overview = Overview(self.settings, self._side(), lambda: not (self._active or self._draining))
         self.app = self._build()
@@ -134,13 +134,7 @@ class Frontend:
         self.watch()
         self.overview.follow(self._side())
         if self._shadow is not None:
-            self._shadow.follow(self._predict_again())
-
-    def _predict_again(self) -> Predict | None:
-        """Return what predicts images under the served method; None if that or the shadow would remember them."""
-        if self.description.stateful or self.description.shadow_stateful:
-            return None
-        return partial(self.engine.predict, choice=self._choice, once=True)
+            self._shadow.forget()
 
     def _side(self) -> SideBySide:
         return SideBySide(self._choice or self.settings.choice, self.description, self.engine)

@@ -53,7 +53,6 @@ class Description:
     std: tuple[float, ...]
     warm_up_batches: int = 0  # on which a new replica warms up
     stateful: bool = False  # whether a batch changes how later ones are predicted
-    shadow_stateful: bool = False  # whether the shadow remembers batches
     batch_independent: bool = False  # whether the prediction for an image depends on nothing but the image
     trained_on: str | None = None  # the dataset of the weights, where known
     input: str = ""  # in one line what the model is given, and what says so
@@ -61,8 +60,6 @@ class Description:
     @classmethod
     def of(cls, settings: Settings, predictor: Predictor) -> Description:
         """Describe a loaded model."""
-        from findtta.registry import load_method  # torch comes with it
-
         return cls(
             model=settings.model_name,
             method=settings.method_name,
@@ -74,7 +71,6 @@ class Description:
             std=predictor.card.std,
             warm_up_batches=settings.warm_up_batches,
             stateful=predictor.adapted.stateful,
-            shadow_stateful=settings.shadow is not None and load_method(settings.shadow).stateful,
             batch_independent=not settings.depends_on_batch,
             trained_on=predictor.card.trained_on,
             input=predictor.input,
@@ -83,7 +79,7 @@ class Description:
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain values; how an image becomes an input is all under ``preprocessing``."""
         described = asdict(self)
-        del described["input"], described["shadow_stateful"]
+        del described["input"]
         described["preprocessing"] |= {
             "crop": round(self.preprocessing.crop, 4),
             "mean": described.pop("mean"),

@@ -23,6 +23,7 @@ from findtta.predictor import PredictorSettings
 
 MEBIBYTE = 2**20
 KEY_VARIABLE = "FINDTTA_API_KEY"
+SHARE = 0.1
 Port = Annotated[int, partial(require_int, low=0, high=65535)]
 
 
@@ -86,7 +87,7 @@ class Settings(PredictorSettings):
     shadow_options: Mapping[str, Any] = option(
         dict, "option of the method of --shadow; may be repeated", flag="shadow-option"
     )
-    share: Fraction = option(0.1, "share of the batches that --shadow predicts")
+    share: Fraction | None = option(None, "share of the batches that --shadow predicts", shown=SHARE)
     clean_images: str | None = option(
         None,
         "clean images that calibrate the drift alert: a folder or the name of a dataset; 'none' turns it off",
@@ -111,8 +112,9 @@ class Settings(PredictorSettings):
         self._require_order("replicas", "max_replicas", "it is the smaller of the two")
         self._require_order("max_images", "max_batch", "the images of a request share one batch")
         self._require_order("max_batch", "max_queue", "otherwise no batch could be full")
-        if self.shadow_options and self.shadow is None:
-            raise OptionError("shadow_options are for the method that shadow names, but shadow is not given.")
+        for name in ("shadow_options", "share"):
+            if self.shadow is None and getattr(self, name) not in (None, {}):
+                raise OptionError(f"{name} is for the method that shadow names, but shadow is not given.")
         only = {"ray": ("ray_address", "max_replicas"), "embedded": ("shadow", "clean_images", "keep_examples")}
         for executor, names in only.items():
             for name in names:
@@ -165,6 +167,11 @@ class Settings(PredictorSettings):
     def shadow_choice(self) -> Choice | None:
         """The method that runs beside the served one on a share of the batches."""
         return None if self.shadow is None else Choice.of(self.shadow, self.shadow_options, "shadow")
+
+    @property
+    def shadow_share(self) -> float:
+        """The share of the batches that the shadow predicts."""
+        return SHARE if self.share is None else self.share
 
     @property
     def depends_on_batch(self) -> bool:

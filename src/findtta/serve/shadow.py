@@ -40,9 +40,7 @@ class Shadow:
         telemetry: Telemetry,
     ) -> None:
         self._predict, self._share, self._is_idle, self._telemetry = predict, share, is_idle, telemetry
-        self._predict_served: Predict | None = None
-        # Of each batch: the images and their mirror images under the served method, and both under the shadow.
-        self._compared: deque[tuple[Predictions, ...]] = deque(maxlen=_WINDOW)
+        self._compared: deque[tuple[Predictions, Predictions]] = deque(maxlen=_WINDOW)  # served, and of the shadow
         self._due = 0.0
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -60,14 +58,9 @@ class Shadow:
         else:
             self._telemetry.skip_shadow()
 
-    def follow(self, predict_served: Predict | None) -> None:
-        """Say from now on which method is more accurate, by the evidence of ``findtta recommend``.
-
-        For that, both methods also predict mirror images, the served one by ``predict_served``. That is None if
-        one of them would remember the images; then nothing is said.
-        """
-        self._predict_served = predict_served
-        self._compared.clear()
+    def forget(self) -> None:
+        """Estimate the gain from later batches only: another method is served from now on."""
+        self._compared = deque(maxlen=_WINDOW)
 
     def stop(self) -> None:
         """Compare nothing more."""
@@ -76,6 +69,7 @@ class Shadow:
             self._task.cancel()
 
     async def _compare(self, images: Pixels, served: Predictions) -> None:
+        compared = self._compared
         # Begins once the batch is done and the batcher has sent the next one.
         if not self._is_idle():
             self._telemetry.skip_shadow()
@@ -83,7 +77,9 @@ class Shadow:
         try:
             shadow = await self._predict(images)
             self._telemetry.count_shadow(served, shadow)
-            await self._estimate(images, served, shadow)
+            compared.append((served, shadow))
+            if compared is self._compared:  # else the method was switched meanwhile
+                self._estimate()
             self._failures = 0
         except Exception as error:
             self._failures += 1
@@ -91,26 +87,12 @@ class Shadow:
             _log.warning("the shadow method failed on a batch%s: %s: %s", end, type(error).__name__, error)
             self._telemetry.skip_shadow("failed")
 
-    async def _estimate(self, images: Pixels, served: Predictions, shadow: Predictions) -> None:
-        """Tell which method is more accurate by the evidence of the last batches."""
-        predict_served = self._predict_served
-        if predict_served is None:
-            return
-        mirrored, found = np.ascontiguousarray(images[:, :, ::-1]), list[Predictions]()
-        for predict in (predict_served, self._predict):
-            if not self._is_idle():  # a request that came meanwhile goes first
-                return
-            found.append(await predict(mirrored))
-        if predict_served is not self._predict_served:  # the method was switched meanwhile
-            return
-        self._compared.append((served, found[0], shadow, found[1]))
-        sizes = [len(batch[0].probabilities) for batch in self._compared]
+    def _estimate(self) -> None:
+        """Tell which method is more accurate by the evidence of ``findtta recommend`` on the last batches."""
+        sizes = [len(served.probabilities) for served, _ in self._compared]
         if sum(sizes) < estimates.FEWEST_IMAGES:
             return
-        own, own_mirrored, other, other_mirrored = (
-            np.concatenate([batch[number].probabilities for batch in self._compared]) for number in range(4)
-        )
-        drift = np.concatenate([batch[0].drift for batch in self._compared])
+        own, other = (np.concatenate([both[side].probabilities for both in self._compared]) for side in (0, 1))
+        drift = np.concatenate([served.drift for served, _ in self._compared])
         known = drift[:, np.isfinite(drift).all(0)]
-        gain = estimates.estimate_gain((own, own_mirrored), (other, other_mirrored), known, sizes)
-        self._telemetry.shadow_gain.set(100 * gain)
+        self._telemetry.shadow_gain.set(100 * estimates.estimate_gain(own, other, known, sizes))
