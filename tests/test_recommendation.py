@@ -99,6 +99,12 @@ def test_batches_that_cannot_be_used(given, message):
         findtta.recommend(tiny(), given, FEW)
 
 
+def test_fewer_images_than_classes_are_refused():
+    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 129)).eval()
+    with pytest.raises(InputError, match="at least as many images as the model has classes, 129, got 128"):
+        findtta.recommend(net, randn(128, 8).split(32), FEW)
+
+
 def test_candidates_that_cannot_be_used():
     with pytest.raises(OptionError, match=r"candidates must keep nothing .* got 'tent', which learns"):
         findtta.recommend(tiny(), batches(), ["find", "tent"])

@@ -199,7 +199,7 @@ def recommend(
         The recommendation, which prints with its evidence.
 
     Raises:
-        InputError: If there are too few images, or a single batch.
+        InputError: If there are too few images (at least 100, and as many as classes), or a single batch.
         OptionError: If a candidate learns from its batches.
 
     Example:
@@ -209,7 +209,15 @@ def recommend(
         >>> found.traffic.images
         128
     """
-    return judge(collect(model, batches, candidates, progress=progress), candidates)
+    collected = collect(model, batches, candidates, progress=progress)
+    images, classes = collected.predictions[SOURCE].shape
+    if images < classes:
+        # The spread of predictions over the classes would say more about the images than about the method.
+        raise InputError(
+            f"batches must hold at least as many images as the model has classes, {classes}, got {images}: give more "
+            "of the images that arrive."
+        )
+    return judge(collected, candidates)
 
 
 @dataclass(frozen=True, eq=False)
