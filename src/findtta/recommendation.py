@@ -214,8 +214,8 @@ def recommend(
     if images < classes:
         # The spread of predictions over the classes would say more about the images than about the method.
         raise InputError(
-            f"batches must hold at least as many images as the model has classes, {classes}, got {images}: give more "
-            "of the images that arrive."
+            f"batches must hold at least as many images as the model has classes, {classes}, got {images}: give "
+            "more of the images that arrive."
         )
     return judge(collected, candidates)
 
