@@ -268,9 +268,10 @@ def test_photos_get_the_same_pixels_and_predictions_as_from_batch_prediction(pag
     paths = sorted(photos.iterdir())
     preprocess = Settings().predictor().preprocess
     page.visit(address)
-    page.set("severity", 0)
+    page.choose(*paths)
+    page.settle(3)
     with page.tab.expect_response("**/v1/compare") as response:
-        page.choose(*paths)
+        page.set("severity", 0)  # after the choice: without images of one's own it would take the samples
     page.settle(3)
     rows = response.value.json()["images"]
     assert [row["name"] for row in rows] == [path.name for path in paths]
