@@ -121,7 +121,7 @@ def test_a_model_that_returns_no_logits_is_refused():
 
 
 def collected(gain: int, over_soft: int = 0) -> Collected:
-    """Predictions for 400 images, of which the unadapted model and find-soft take so many for class 0."""
+    """Predictions for 400 images, of which the unadapted model and find-soft take these numbers for class 0."""
     classes = np.arange(400) % 4
     places = np.arange(400) * 7 % 400  # so that batches are alike
     source, soft = (np.where(places < wrong, 0, classes) for wrong in (gain, over_soft))
