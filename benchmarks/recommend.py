@@ -81,7 +81,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where predictions are stored")
     parser.add_argument("--kept", type=Path, nargs="+", metavar="FOLDER", help="report on these instead")
-    parser.add_argument("--look", type=int, metavar="BATCHES", help="batches per stream that are looked at (default: all)")
+    parser.add_argument(
+        "--look", type=int, metavar="BATCHES", help="batches per stream that are looked at (default: all)"
+    )
     parser.add_argument("--fit", action="store_true", help="fit the weights of the evidence to the accuracies")
     parser.add_argument("--figure", metavar="FILE", help="draw estimated against true accuracy, as PNG or SVG")
     arguments = parser.parse_args()
