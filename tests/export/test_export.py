@@ -216,6 +216,30 @@ def test_model_is_not_changed(find_file):
     assert functions == [layer.partition for _, layer in model.layers()]
 
 
+@pytest.mark.slow
+def test_convolutions_can_be_quantised(tmp_path):
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    net = torch.nn.Sequential(
+        *(part for _ in range(3) for part in (torch.nn.Conv2d(3, 3, 3, bias=False), torch.nn.BatchNorm2d(3))),
+        torch.nn.Flatten(),
+    )
+    model, path = findtta.adapt(net.eval(), "find"), tmp_path / "find.onnx"
+    export.onnx(model, images(2), path)
+    assert {len(node.input) for node in onnx.load(path).graph.node if node.op_type == "Conv"} == {2}
+
+    class Batches(quantization.CalibrationDataReader):
+        left = iter([{"images": images(8, seed=seed).numpy()} for seed in range(2)])
+
+        def get_next(self):
+            return next(self.left, None)
+
+    quantization.quantize_static(path, tmp_path / "int8.onnx", Batches(), op_types_to_quantize=["Conv"])
+    small = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "int8.onnx")
+    (found,) = small.run(None, {"images": images(8).numpy()})
+    expected = model(images(8)).numpy()
+    assert abs(found - expected).mean() < 0.1 * abs(expected).mean()
+
+
 # What does not work, and how it is said
 
 

@@ -153,6 +153,10 @@ def _tidy(model: Any) -> None:
     passes = require_export_extra("onnx_ir.passes.common")
     passes.InlinePass()(model)
     require_export_extra("onnxscript.optimizer").fold_constants(model, onnx_shape_inference=True)
+    for node in model.graph:
+        # torch gives convolutions without a bias one of zeros, which quantisers copy under names that are taken.
+        if node.op_type == "Conv" and len(node.inputs) == 3 and not node.inputs[2].const_value.numpy().any():
+            node.resize_inputs(2)
     passes.RemoveUnusedNodesPass()(model)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     passes.DeduplicateInitializersPass()(model)

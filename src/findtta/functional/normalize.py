@@ -60,14 +60,16 @@ def normalize(
         return as_dtype(result, features.dtype)
     if (normalized := native.normalize(wide, mean, variance, weight, bias, eps, overwrite)) is not None:
         return as_dtype(normalized, features.dtype)
-    if exported() and weight is not None and bias is not None:  # fewer operations of an exported graph
-        scale = weight / torch.sqrt(variance + eps)
-        shift = bias - mean * scale
-    else:
-        scale = torch.rsqrt(variance + eps)
-        if weight is not None:
-            scale = scale * weight
-        shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
+    if exported() and weight is not None and bias is not None:
+        # One batch of all planes as channels: a runtime scales and shifts them in one pass.
+        planes = wide.reshape(1, -1, *wide.shape[2:])
+        weight, bias = (row.expand_as(mean).reshape(-1) for row in (weight, bias))
+        result = F.batch_norm(planes, mean.reshape(-1), variance.reshape(-1), weight, bias, False, eps=eps)
+        return as_dtype(result.reshape(wide.shape), features.dtype)
+    scale = torch.rsqrt(variance + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale if bias is None else torch.addcmul(bias, mean, scale, value=-1)
     per_position = (-1, features.shape[1]) + (1,) * (features.ndim - 2)
     scale, shift = scale.view(per_position), shift.view(per_position)
     out = wide if overwrite else None
