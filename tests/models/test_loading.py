@@ -235,7 +235,7 @@ def test_shipped_files_are_small():
 
     folder = files("findtta.models") / "shipped"
     sizes = {name: (folder / f"{name}.safetensors").stat().st_size for name in SHIPPED}
-    assert sum(sizes.values()) < 6.5e6, sizes
+    assert sum(sizes.values()) < 15e6, sizes
 
 
 def test_cards_survive_json():

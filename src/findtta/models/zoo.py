@@ -85,7 +85,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("architectures.toml").read_text
 ARCHITECTURES: Mapping[str, Architecture] = {name: Architecture(**fields) for name, fields in _TABLES.items()}
 
 #: Trained models whose weights come with the package.
-SHIPPED = ("shapes-resnet26", "shapes-efficientvit_m0")
+SHIPPED = tuple(sorted(path.stem for path in Path(__file__).with_name("shipped").glob("*.safetensors")))
 
 
 def build(
