@@ -76,7 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         "crop": card.crop or unknown,
         "interpolation": card.interpolation or unknown,
         "trained on": card.trained_on or unknown,
-        "clean accuracy": unknown if card.clean_accuracy is None else f"{card.clean_accuracy:.2f}%",
+        "clean accuracy": unknown
+        if card.clean_accuracy is None
+        else f"{card.clean_accuracy:.2f}% on {card.clean_images} images",
+        **{domain: f"{accuracy:.1f}%" for domain, accuracy in (card.corrupted_accuracy or {}).items()},
         "recipe": ", ".join(f"{key} {value}" for key, value in (card.recipe or {}).items()) or unknown,
     }
     print(render(("", arguments.name), [(name, str(value)) for name, value in facts.items()]))
