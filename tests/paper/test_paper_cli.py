@@ -185,6 +185,7 @@ def test_a_page_of_stored_runs_says_what_holds(capsys, runs, tmp_path, monkeypat
     assert f"{accuracy['find'] - accuracy[other]:+.1f} \\[" in text
     assert text.count("findtta paper") == 1
     assert f"--stored -o {tmp_path / 'figures'} --write {page}" in text
+    assert "in the place of every ResNet of the paper; all images per domain; batches of 16; seeds 0." in text
     assert "## Table 7" in text
     assert "Efficiency" not in text  # nothing of it is stored
     assert f"{accuracy['find']:.2f}" in text

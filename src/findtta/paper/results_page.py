@@ -95,6 +95,8 @@ def write_page(
         "",
         f"```\n{context.command}\n```",
         "",
+        *_setups(context),
+        "",
         "Accuracies are in %, differences in points with 95% intervals, paired by sample and clustered by image.",
         "",
         "## What holds, what does not",
@@ -113,6 +115,20 @@ def write_page(
         parts += ["", document.markdown(level=2, links=links).rstrip()]
     write_file(path, ("\n".join(parts) + "\n").encode())
     return [path, *written]
+
+
+def _setups(context: Context) -> list[str]:
+    """Return in a line for each dataset what it was run with."""
+    lines = []
+    for setup in context.setups:
+        network = setup.network or ("the transformer" if setup.fits("EfficientViT-M5") else "every ResNet")
+        images = setup.images if context.images is None else context.images
+        lines.append(
+            f"- {setup.title}: `{setup.model}` in the place of {network} of the paper; "
+            f"{'all' if images is None else images} images per domain; "
+            f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}."
+        )
+    return lines
 
 
 def _verdict_table(judged: Sequence[Verdict]) -> Table:
