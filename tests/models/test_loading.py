@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 import findtta
+from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import OptionError, UnknownNameError
 from findtta.models import (
     NORMALIZATIONS,
@@ -204,6 +205,20 @@ def test_shipped_weights_are_as_good_as_their_card_says(name, request):
     assert model.card.trained_on == "shapes"
     assert model.card.clean_images >= 10_000
     assert model.card.clean_accuracy > 90
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_cards_of_shipped_cifar_networks(data):
+    card = load(f"{data}-resnet26").card
+    assert (card.trained_on, card.clean_images, card.corrupted_images) == (data, 10_000, 1000)
+    assert sorted(card.corrupted_accuracy) == sorted(f"{name}@5" for name in MAIN_CORRUPTIONS)
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_shipped_cifar_networks_are_as_good_as_their_card_says(data, shared):
+    images = findtta.data.load(str(shared / "data" / f"{data}_test.npz"))
+    outcome = check_clean_accuracy(load(f"{data}-resnet26"), images, images=500)
+    assert outcome.passed, str(outcome)
 
 
 def test_a_wrong_normalisation_is_found_by_the_check():
