@@ -4,16 +4,20 @@ BIN := .venv/bin
 # A file of tests stays in one process, so that what its tests share is made once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all lint types docs notebooks package coverage clean
+.PHONY: demo test test-all test-nightly lint types docs notebooks package coverage clean
 
 demo: .venv/.demo
 	$(BIN)/findtta demo
 
 test: lint types
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly"
 
 test-all: test
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not nightly"
+
+# The rest of full grids, of which the other targets run a part.
+test-nightly: .venv/.dev
+	$(PYTEST) -m nightly
 
 # The site, in site/; notebooks are executed, and a warning is an error.
 docs: .venv/.dev
