@@ -1,8 +1,8 @@
 # Everything runs in .venv, which is made here; nothing but Python 3.11 or newer need be installed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-# A file of tests stays in one process, so that what its tests share is made once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# A file of tests stays in one process, so that what its tests share is made once; tests/conftest.py orders the files.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all test-nightly lint types docs notebooks package coverage clean
 
