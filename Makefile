@@ -37,7 +37,7 @@ package: .venv/.dev
 
 coverage: .venv/.dev
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist loadfile
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile -m "not nightly"
 	$(BIN)/coverage combine
 	$(BIN)/coverage report
 
