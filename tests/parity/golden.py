@@ -49,9 +49,9 @@ def arrays(name: str, method: str) -> dict[str, np.ndarray]:
 def each_run(method: str) -> pytest.MarkDecorator:
     """Parametrise a test with ``recording``: every set, run and precision that is recorded for a method.
 
-    Fast is the first batch of one run of set C, in float64. Slow are the first batches of every run in float64, the
-    sharper comparison, as many as it takes to meet all that the method does; and all batches in float32, which take
-    a fifth of the time. All batches in float64 are for the night.
+    Fast is the first batch of one run of set C, in float64. Slow are the first batches of every run in float64,
+    the sharper comparison, and all batches in float32, which take a fifth of the time. All batches in float64 are
+    for the night.
     """
     parameters = []
     for name in [name for name, folder in SETS.items() if (folder / f"{method}.npz").exists()]:
@@ -73,7 +73,7 @@ def each_run(method: str) -> pytest.MarkDecorator:
 
 
 def first_batches(fields: dict[str, np.ndarray], run: str) -> int | None:
-    """How many batches show what a run has: an update and what follows from it, or SAR's recovery; None for all."""
+    """How many batches show an update and what follows from it, or SAR's recovery; None for all."""
     recovered = fields.get(f"{run}.f64.recovered", np.zeros(1))
     count = int(recovered.argmax()) + 1 if recovered.any() else 2
     return count if count < len(fields[f"{run}.f64.logits"]) else None
