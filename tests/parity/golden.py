@@ -50,8 +50,7 @@ def each_run(method: str) -> pytest.MarkDecorator:
     """Parametrise a test with ``recording``: every set, run and precision that is recorded for a method.
 
     Fast is the first batch of one run of set C, in float64. Slow are the first batches of every run in float64,
-    the sharper comparison, and all batches in float32, which take a fifth of the time. All batches in float64 are
-    for the night.
+    the sharper comparison, and all batches in float32, which is quicker. All batches in float64 are for the night.
     """
     parameters = []
     for name in [name for name, folder in SETS.items() if (folder / f"{method}.npz").exists()]:
