@@ -1,19 +1,23 @@
 # Everything runs in .venv, which is made here; nothing but Python 3.11 or newer need be installed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-# A file of tests stays in one process, so that what its tests share is made once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# A file of tests stays in one process, so that what its tests share is made once; tests/conftest.py orders the files.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint types docs notebooks package coverage clean
+.PHONY: demo test test-all test-nightly lint types docs notebooks package coverage clean
 
 demo: .venv/.demo
 	$(BIN)/findtta demo
 
 test: lint types
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly"
 
 test-all: test
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not nightly"
+
+# The rest of full grids, of which the other targets run a part.
+test-nightly: .venv/.dev
+	$(PYTEST) -m nightly
 
 # The site, in site/; notebooks are executed, and a warning is an error.
 docs: .venv/.dev
@@ -33,7 +37,7 @@ package: .venv/.dev
 
 coverage: .venv/.dev
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist loadfile
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile -m "not nightly"
 	$(BIN)/coverage combine
 	$(BIN)/coverage report
 

@@ -61,7 +61,7 @@ def page(browser: Any, **options: Any) -> Iterator[Any]:
         the console (the block may clear those that it expects), and ``requests``, the addresses it asked for.
     """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(120_000)  # on a busy machine
     try:
         tab = context.new_page()
         tab.complaints, tab.requests = [], []

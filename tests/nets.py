@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from findtta.models import Classifier, load
+
 # Those that compute no gradients.
 METHODS = ("source", "tbn", "alpha-bn", "iabn", "instance", "find", "find-star", "find-soft")
 
@@ -40,6 +42,14 @@ def filled(model: nn.Module, seed: int = 0, dtype: torch.dtype = torch.float32) 
                 values = values / tensor[0].numel() ** 0.5
             tensor.copy_(values)
     return model.to(dtype).eval()
+
+
+def shallow() -> Classifier:
+    """The shipped model with one residual block per stage: tracing takes time by the layer."""
+    model = load("shapes-resnet26")
+    for stage in (model.net.layer1, model.net.layer2, model.net.layer3):
+        del stage[1:]
+    return model
 
 
 def conv(channels_in: int, channels_out: int) -> nn.Conv2d:

@@ -1,10 +1,5 @@
 """Adapted models under torch.compile and torch.export."""
 
-import os
-import shutil
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -79,42 +74,15 @@ def test_timm_layers_compile(timm):
 
 
 SIZES = (1, 2, 7, 64)
-COMPILE = """
-import sys, torch, findtta
-from torch import nn
-from torch._dynamo.utils import counters
-from nets import close, filled, images
-
-method, *sizes = sys.argv[1:]
-model = findtta.adapt(filled(nn.BatchNorm2d(3)), method)
-compiled = torch.compile(model, fullgraph=True, dynamic=True)
-for size in map(int, sizes):
-    batch = images(size, seed=size)
-    assert close(compiled(batch), model(batch), 1e-4), size
-print(counters["stats"]["unique_graphs"])
-"""
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_generated_code_gives_the_same_outputs_and_is_made_in_time(tmp_path):
-    # FIND and find-soft are in test_compiled.py. A process of its own can be stopped, and its cache is empty.
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", COMPILE, "iabn", *map(str, SIZES)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=480,  # generous: a traced chain of gathers would not end at all
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert int(run.stdout) <= 2  # one for a batch of one, one for the others
-
-
-@pytest.mark.parametrize("sizes", [SIZES, SIZES[::-1], (5, 64, 6, 1)])
-@each_method
+@pytest.mark.parametrize(
+    ("method", "sizes"),
+    [
+        *(("find", sizes) for sizes in (SIZES, SIZES[::-1], (5, 64, 6, 1))),
+        *(pytest.param(name, SIZES, marks=pytest.mark.slow) for name in METHODS if name != "find"),
+    ],
+)
 def test_graphs_do_not_grow_with_the_batch_sizes(method, sizes):
     model, counter = adapted(method), CompileCounter()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)

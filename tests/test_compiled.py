@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import os
 import pickle
 import shutil
@@ -10,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +29,7 @@ from findtta.export.checking import compare
 from findtta.functional import first_neighbours, instance_moments, native
 from findtta.predictor import PredictorSettings
 from findtta.serve.settings import Choice, Settings
-from nets import METHODS, close, conv, filled, images, randn, stream, tiny
+from nets import METHODS, close, conv, filled, images, randn, shallow, stream, tiny
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -372,6 +374,7 @@ def test_models_that_cannot_be_compiled_are_told_when_called():
 
 
 SPEC = RunSpec(data_options={"count": 20}, domains=("fog", "snow"), batch_size=16)
+SMALL = f"{Path(__file__).parent / 'bench' / 'small.py'}:net"
 
 
 def test_a_compiled_run_has_another_digest():
@@ -383,10 +386,11 @@ def test_a_compiled_run_has_another_digest():
 
 @pytest.mark.slow
 def test_a_compiled_run_has_the_same_accuracy_and_groups():
-    plain, other = (run(spec) for spec in (SPEC, dataclasses.replace(SPEC, compile=True)))
+    small = dataclasses.replace(SPEC, model=SMALL)
+    plain, other = (run(spec) for spec in (small, dataclasses.replace(small, compile=True)))
     assert other.metrics["accuracy"] == pytest.approx(plain.metrics["accuracy"], abs=5)
     assert all(layer["groups_mean"] for layer in other.layers)
-    assert other.cost["compile_seconds"] > 1 > plain.cost["compile_seconds"] == 0
+    assert other.cost["compile_seconds"] > 0 == plain.cost["compile_seconds"]
     assert other.cost["latency_ms"]["mean"] < 1e3 * other.cost["compile_seconds"]
 
 
@@ -394,7 +398,9 @@ def test_a_compiled_run_has_the_same_accuracy_and_groups():
 @pytest.mark.parametrize("method", ["find", "source"])
 def test_a_compiled_predictor_still_knows_groups_and_drift(method):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
-    plain, compiled = (PredictorSettings(method=method, compile=on).predictor()(pixels) for on in (False, True))
+    plain, compiled = (
+        PredictorSettings(model=shallow(), method=method, compile=on).predictor()(pixels) for on in (False, True)
+    )
     assert np.allclose(plain.probabilities, compiled.probabilities, atol=1e-4)
     assert (plain.groups == compiled.groups).all()
     assert np.allclose(plain.drift, compiled.drift, atol=1e-4)
@@ -409,25 +415,29 @@ def test_the_server_compiles_the_method_that_it_starts_with_and_nothing_while_cl
 
 
 CODE = """
-import re, sys, torch, findtta
+import json, re, torch, findtta
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from nets import close, conv, filled, images
 
-def net():
-    layers = [conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 8), nn.BatchNorm2d(8), nn.ReLU()]
-    return filled(nn.Sequential(*layers))
-
-def kernels(method):
-    plain, compiled = findtta.adapt(net(), method), findtta.adapt(net(), method, compile=True)
+def kernels(method, *sizes):
+    net = filled(nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU()))
+    plain, compiled = findtta.adapt(net, method), findtta.adapt(net, method, compile=True)
     _, code = run_and_get_code(compiled, images(64))
-    for size in (64, 7, 1, 200):
+    for size in sizes:
         assert close(compiled(images(size)), plain(images(size)), 1e-4), size
-    assert compiled.compiled.graphs == 2
+    assert compiled.compiled.graphs == 1 + (1 in sizes)
     (body,) = [text[text.index("def call(") :] for text in code]
     return len(re.findall(r"cpp_fused\\w*\\(|extern_kernels\\.\\w+\\(|torch\\.ops\\.\\w+\\.\\w+\\.\\w+\\(", body))
 
-print((kernels(sys.argv[1]) - kernels("source")) / 2)
+sizes = {"source": (), "find": (64, 7, 1, 200), "find-soft": (64, 7)}
+print(json.dumps({method: kernels(method, *some) for method, some in sizes.items()}))
+
+# A method that is compiled by its user.
+model = findtta.adapt(filled(nn.BatchNorm2d(3)), "iabn")
+compiled = torch.compile(model, fullgraph=True, dynamic=True)
+for size in (7, 64):
+    assert close(compiled(images(size)), model(images(size)), 1e-4), size
 """
 
 
@@ -438,18 +448,18 @@ def makes_code():
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("method", ["find", "find-soft"])
-def test_generated_code_gives_the_same_outputs_with_few_kernels_per_layer(method, makes_code, tmp_path):
-    # A process of its own can be stopped, and its cache is empty.
+def test_generated_code_gives_the_same_outputs_with_few_kernels_per_layer(makes_code, tmp_path):
+    # A process of its own can be stopped, and its cache is empty. All in one: what they share is compiled once.
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CODE, method],
+        [sys.executable, "-W", "ignore", "-c", CODE],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
-        timeout=480,
+        timeout=480,  # generous: a traced chain of gathers would not end at all
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert 2 <= float(done.stdout) <= 14
+    counts = json.loads(done.stdout)
+    assert all(2 <= counts[method] - counts["source"] <= 14 for method in ("find", "find-soft")), counts

@@ -428,9 +428,14 @@ def test_files_of_a_grid_are_relative_to_it(folder, tmp_path, monkeypatch):
         read("examples/own.toml")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # Ray has warnings of its own
-@pytest.mark.parametrize("executor", ["processes", "ray"])
+@pytest.mark.parametrize(
+    "executor",
+    [
+        pytest.param("processes", marks=pytest.mark.slow),
+        pytest.param("ray", marks=pytest.mark.nightly),  # a file of one's own on Ray: bench/test_executors.py
+    ],
+)
 def test_extensions_work_in_other_processes(executor, folder):
     if executor == "ray":
         pytest.importorskip("ray")

@@ -21,8 +21,8 @@ def often(monkeypatch):
 
 
 def printed_soon(capsys, what: str) -> str:
-    """What is on standard error once it has a text, at the latest after ten seconds."""
-    text, end = "", time.monotonic() + 10
+    """What is on standard error once it has a text, at the latest after a minute."""
+    text, end = "", time.monotonic() + 60
     while what not in text and time.monotonic() < end:
         time.sleep(0.01)
         text += capsys.readouterr().err
@@ -34,7 +34,7 @@ def test_a_log_gets_lines(often, capsys):
         bar.update(5)
         bar.set_postfix_str("slowly")
         text = printed_soon(capsys, "slowly\n")
-    assert re.fullmatch(r"reading: image 5/20, 00:00 elapsed, 00:\d\d left, slowly", text.splitlines()[-1])
+    assert re.fullmatch(r"reading: image 5/20, 00:\d\d elapsed, 00:\d\d left, slowly", text.splitlines()[-1])
     assert "\r" not in text
     capsys.readouterr()
     time.sleep(0.1)
@@ -44,7 +44,7 @@ def test_a_log_gets_lines(often, capsys):
 def test_lines_come_while_nothing_moves_and_the_total_is_not_known(often, capsys):
     with progress_bar(None, "step", desc="exporting"):
         text = printed_soon(capsys, "\n")
-    assert text.splitlines()[0] == "exporting: 00:00 elapsed"
+    assert re.fullmatch(r"exporting: 00:\d\d elapsed", text.splitlines()[0])
 
 
 def test_short_or_quiet_work_prints_nothing(monkeypatch, capsys):

@@ -1,20 +1,24 @@
-"""All methods on the networks of the paper, as timm builds them."""
+"""All methods on the networks of the paper, as timm builds them: whole at night, else with one block per stage."""
 
 import pytest
 import torch
 
 import findtta
 
-pytestmark = pytest.mark.slow
-
-SIZES = {"resnet50": 64, "efficientvit_m5": 224}
+NETWORKS = [
+    pytest.param(("resnet50", 64, {"layers": (1, 1, 1, 1)}), marks=pytest.mark.slow),
+    pytest.param(("efficientvit_m5", 64, {"img_size": 64, "depth": (1, 1, 1)}), marks=pytest.mark.slow),
+    pytest.param(("resnet50", 64, {}), marks=pytest.mark.nightly),
+    pytest.param(("efficientvit_m5", 224, {}), marks=pytest.mark.nightly),
+]
 OPTIONS = {"vida": {"views": 2}, "cotta": {"views": 2}}
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=NETWORKS, ids=lambda each: each[0] if each[2] else f"whole {each[0]}")
 def network(request, timm):
     torch.manual_seed(0)
-    return timm.create_model(request.param, num_classes=10).eval(), SIZES[request.param]
+    name, size, shape = request.param
+    return timm.create_model(name, num_classes=10, **shape).eval(), size
 
 
 @pytest.mark.parametrize("method", findtta.methods())

@@ -213,7 +213,7 @@ train(model, DrawnShapes(64, 0, 1), Shapes(40), {str(tmp_path / "net.safetensors
 """
     checkpoint = tmp_path / "net.checkpoint"
     process = subprocess.Popen([sys.executable, "-c", script])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not checkpoint.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.kill()

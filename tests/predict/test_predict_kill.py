@@ -47,7 +47,7 @@ def test_a_kill_loses_no_finished_block(tmp_path, execution, kills):
     if on_ray:
         pytest.importorskip("ray")
     log, model = tmp_path / "batches", tmp_path / "net.py"
-    model.write_text(MODEL.format(log=str(log), seconds=0.1 if on_ray else 0.05))
+    model.write_text(MODEL.format(log=str(log), seconds=0.2 if on_ray else 0.05))
     images = fill(tmp_path / "in", IMAGES, broken=(7, 200))
     same = {"batch_size": BATCH, "block_size": BLOCK, "num_classes": 5, "image_size": 16}
     settings = Settings(model=f"{model}:Counting", executor="local", **same)

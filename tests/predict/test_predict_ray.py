@@ -1,8 +1,10 @@
 """One Ray for all of these tests: starting it takes longer than they do."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
+import shutil
 import sys
 import threading
 import warnings
@@ -45,19 +47,38 @@ def test_a_cluster_that_is_not_there_is_an_error_that_says_so(tmp_path):
         predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26"), ray_address="nonsense"))
 
 
-def test_workers_and_their_deaths_change_nothing(ray, tmp_path):
-    images = fill(tmp_path / "in", 45, broken=(3, 20))
+@contextlib.contextmanager
+def served(folder):
+    """Serve a folder over HTTP; gives its address."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_urls_workers_and_their_deaths_change_nothing(ray, tmp_path):
+    pytest.importorskip("aiohttp")  # by which fsspec speaks HTTP
+    images = fill(tmp_path / "in", 37, broken=(3, 20))
+    fill(images / "more", 8)
     marker = tmp_path / "marker"
     dying = Settings(model=killed_once(marker), **SMALL)
-    predict(images, tmp_path / "local", dying)
-    # The third block is there already, as after a kill.
-    predict(images, tmp_path / "two", dying)
-    expected = files(tmp_path / "local")
-    for path in (tmp_path / "two" / "predictions").iterdir():
-        if "2" not in path.stem:
-            path.unlink()
-    assert not marker.exists()
-    two = predict(images, tmp_path / "two", dataclasses.replace(dying, workers=2))
+    predict(images, tmp_path / "folder", dying)
+    with served(images) as url:
+        predict(url, tmp_path / "local", dying)
+        # The third block is there already, as after a kill.
+        shutil.copytree(tmp_path / "local", tmp_path / "two")
+        for path in (tmp_path / "two" / "predictions").iterdir():
+            if "2" not in path.stem:
+                path.unlink()
+        assert not marker.exists()
+        two = predict(url, tmp_path / "two", dataclasses.replace(dying, workers=2))
     assert marker.read_text() == "killed"
     assert (two.execution.executor, two.execution.workers, two.blocks_before, two.blocks_now, two.skipped) == (
         "ray",
@@ -66,7 +87,8 @@ def test_workers_and_their_deaths_change_nothing(ray, tmp_path):
         2,
         2,
     )
-    assert files(tmp_path / "two") == expected
+    assert files(tmp_path / "two") == files(tmp_path / "local")
+    assert files(tmp_path / "two" / "predictions") == files(tmp_path / "folder" / "predictions")
     assert ray.is_initialized()  # it was not ours to stop
 
 
@@ -85,29 +107,3 @@ def test_more_workers_than_there_is_room_for_are_refused(ray, tmp_path):
     images = fill(tmp_path / "in", 2)
     with pytest.raises(OptionError, match="workers must be at most 2, got 7: Ray has 3 CPUs"):
         predict(images, tmp_path / "out", Settings(model=load("shapes-resnet26"), workers=7))
-
-
-def test_urls_give_the_same_predictions_on_ray(ray, tmp_path):
-    pytest.importorskip("aiohttp")  # by which fsspec speaks HTTP
-    images = fill(tmp_path / "in", 20, broken=(3,))
-    fill(images / "more", 8)
-    settings = Settings(model=load("shapes-resnet26"), **SMALL)
-    predict(images, tmp_path / "local", settings)
-    expected = files(tmp_path / "local" / "predictions")
-    assert len(expected) == 2
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=images)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}"
-            for number, (source, workers) in enumerate([(images.as_uri(), 2), (url, 2), (url, None)]):
-                there = dataclasses.replace(settings, workers=workers, executor="ray" if workers else "local")
-                summary = predict(source, tmp_path / str(number), there)
-                assert (summary.execution.executor, summary.skipped) == (there.executor, 1)
-                assert files(summary.predictions) == expected
-        finally:
-            server.shutdown()

@@ -518,7 +518,7 @@ def test_the_access_log_has_a_line_per_request_with_its_batch(monkeypatch):
     ]
     assert {line["batch_id"] for line in lines[:3]} == batch_ids
     assert lines[3]["batch_id"] is None
-    assert all(0 < line["seconds"] < 5 for line in lines)
+    assert all(0 < line["seconds"] < 100 for line in lines)
     assert "secret" not in log.getvalue()
 
 

@@ -37,7 +37,7 @@ def stopped_by(signals: int, frontend: Frontend) -> bool:
         with listening(Settings(port=0)) as listener:
             server = _Server(frontend, 0, urls.append)
             serving = asyncio.create_task(server.serve([listener]))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(50):
                 while not urls:
                     await asyncio.sleep(0.01)
                 for _ in range(signals):
@@ -83,7 +83,7 @@ def test_the_same_holds_on_ray(drain_s, signals, complete):
     with _signals() as queue:
         for _ in range(signals):
             os.kill(os.getpid(), signal.SIGTERM)
-        queue.get(timeout=5)
+        queue.get(timeout=50)
         begin = time.monotonic()
         assert _drain(Handle(drain_s), Settings(), queue) is complete
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 50
