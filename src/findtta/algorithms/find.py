@@ -112,14 +112,10 @@ class FABN(AdaptiveNorm):
         # What a subclass changes is not in the compiled function, which has the paper's partition and estimator.
         if not self.is_plain() or self.alpha == 1 or self.partition is not partition or self.variance != "biased":
             return None
-        rows, watched = self.source_rows(), bool(self.observers)
-        result = native.find(self.native, features, rows, self.alpha, NORM_FLOOR, overwrite, watched)
-        if result is None:
+        if (call := self.prepare_call(features, overwrite)) is None:
             return None
-        normalized, labels, moments = result
-        self.observe(moments)
-        self.record(labels=labels)
-        return normalized
+        labels = native.find(call, self.alpha, NORM_FLOOR)
+        return None if labels is None else self.finish_call(call, labels=labels)
 
     def is_plain(self) -> bool:
         """Whether the layer is now nothing but FABN."""

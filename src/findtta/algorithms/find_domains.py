@@ -217,20 +217,16 @@ class DomainNorm(AdaptiveNorm):
         joined = passing.joined
         if joined is None or passing.tables is None or joined.members.shape[0] != features.shape[0]:
             return None
+        if (call := self.prepare_call(features, overwrite)) is None:
+            return None
         sums, kept = passing.remembered(self, joined.kept, features.dtype)
         passing.layers += 1
-        depth = (passing.layers, passing.log_threshold)
-        watched, rows = bool(self.observers), self.source_rows()
-        result = native.find_domains(
-            self.native, features, rows, passing.tables, kept, sums, (*depth, *self.numbers), overwrite, watched
-        )
-        if result is None:
+        options = (passing.layers, passing.log_threshold, *self.numbers)
+        if (found := native.find_domains(call, passing.tables, kept, sums, options)) is None:
             passing.layers -= 1
             return None
-        normalized, passing.sums[self], drift, moments = result
-        self.observe(moments)
-        self.record(drift=drift, members=joined.members)
-        return normalized
+        passing.sums[self], drift = found
+        return self.finish_call(call, drift=drift, members=joined.members)
 
     def reset(self) -> None:
         super().reset()

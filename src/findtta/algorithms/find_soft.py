@@ -129,6 +129,8 @@ class SoftNorm(AdaptiveNorm):
         carried = self.call.carried
         if type(self) is not SoftNorm or self.options.alpha == 1 or carried is None:
             return None
+        if (call := self.prepare_call(features, overwrite)) is None:
+            return None
         evidence: Evidence = carried.get("evidence") or carried.setdefault("evidence", Evidence())
         layers, total, share_sum = evidence.layers + 1, evidence.total, evidence.share_sum
         if total is None:
@@ -138,28 +140,15 @@ class SoftNorm(AdaptiveNorm):
         if share_sum is None:
             share_sum = torch.zeros(())
         stage = evidence.stage(layers / self.layers) if self.options.guard else 0
-        result = native.find_soft(
-            self.native,
-            features,
-            self.source_rows(),
-            self.numbers,
-            stage,
-            layers,
-            math.log(drift_threshold(layers, self.options.threshold)),
-            total,
-            share_sum,
-            evidence.shares,
-            overwrite,
-            bool(self.observers),
+        log_threshold = math.log(drift_threshold(layers, self.options.threshold))
+        drift = native.find_soft(
+            call, self.numbers, stage, layers, log_threshold, total, share_sum, evidence.shares
         )
-        if result is None:
+        if drift is None:
             return None
-        normalized, drift, moments = result
         evidence.total, evidence.share_sum, evidence.layers = total, share_sum, layers
         evidence.shares += stage == 1
-        self.observe(moments)
-        self.record(drift=drift)
-        return normalized
+        return self.finish_call(call, drift=drift)
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         source_mean, source_variance = self.source_statistics(mean, variance)
