@@ -13,9 +13,9 @@ show it. This method remembers:
   with the current batch in them, and normalises an image with the statistics of its domain (and of those that
   cannot yet be told from it) blended with the source's.
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of those statistics
-  from the source, averaged (as a logarithm) over the layers passed and over what earlier images of the domain came
-  to, against a threshold that falls with depth. A domain that looks like the training data is left nearly alone,
-  and the statistics of few samples have less weight.
+  from the source, averaged (as a logarithm) over the layers passed and with that of earlier images of the domain,
+  against a threshold that falls with depth. A domain that looks like the training data is left nearly alone, and
+  the statistics of few samples have less weight.
 
 It needs no gradients. What it keeps has a fixed size: for each domain a description and two numbers per channel of
 every layer; no image and no feature map. See docs/beyond-find.md for how it was developed.
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from findtta.algorithms.base import Adapted, Domain
-from findtta.algorithms.unmix_tns import SourceNorm
+from findtta.algorithms.source import SourceNorm
 from findtta.errors import InputError, OptionError
 from findtta.functional import in_source_units, log_drift, native
 from findtta.functional.domains import (
@@ -101,7 +101,7 @@ class Passing:
         return self.joined
 
     def join(self, shift: Tensor, stretch: Tensor) -> Joined | None:
-        """Return where the rows of a layer belong, which has these moments; None if that cannot be known."""
+        """Return where the rows of a layer with these moments belong; None if that cannot be known."""
         joined = self.joined
         if joined is None:
             points = describe_moments(shift, stretch) if self.images is None else describe_images(self.images)
@@ -144,8 +144,7 @@ class Passing:
         """Keep what the batch has taught, once it has passed the whole model."""
         if self.joined is None or not self.layers:
             return
-        for name, values in self.domains._asdict().items():
-            self.owner.get_buffer(name).copy_(values)
+        self.owner.keep(self.domains)
         own = self.total / self.layers - self.log_threshold
         self.owner.drift.copy_(remember(own[:, None], as_dtype(self.owner.drift, own.dtype), self.joined))
         for layer, sums in self.sums.items():
@@ -276,18 +275,13 @@ class FINDDomains(Adapted):
         return SourceNorm(norm) if norm.running_mean is None else DomainNorm(norm, self.options)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        return self._with_domains(super().run, args, kwargs)
+        return self._with_domains(super().run, *args, **kwargs)
 
     def _in_one_call(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        one_call = super()._in_one_call(method)
+        call = functools.partial(self._with_domains, super()._in_one_call(method))
+        return functools.update_wrapper(call, method)
 
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._with_domains(one_call, args, kwargs)
-
-        return call
-
-    def _with_domains(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _with_domains(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         first = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
         passing = self.call.passing = Passing(self, first if first is not None and first.ndim == 4 else None)
         try:
@@ -300,6 +294,11 @@ class FINDDomains(Adapted):
     def join(self, points: Tensor) -> tuple[Domains, Joined]:
         """Return the domains with the samples of a batch in them, ``(B, 98)``, and where each belongs."""
         return join_domains(points, self._domains(points), self.options.memory, self.options.forget)
+
+    def keep(self, domains: Domains) -> None:
+        """Take over domains as those met so far."""
+        for name, values in domains._asdict().items():
+            self.get_buffer(name).copy_(values)
 
     def _domains(self, like: Tensor) -> Domains:
         return Domains(self.centres.to(like), self.counts.to(like), self.usage.to(like))
@@ -319,9 +318,7 @@ class FINDDomains(Adapted):
             domains, joined = join_domains(points, self._domains(points), math.inf, math.inf, counts)
             # No domain remembers more than its memory holds.
             scale = (self.options.memory / domains.counts.clamp_min(1)).clamp(max=1)
-            domains = domains._replace(counts=domains.counts * scale)
-            for name, values in domains._asdict().items():
-                self.get_buffer(name).copy_(values)
+            self.keep(domains._replace(counts=domains.counts * scale))
             for name, ours in self._sums().items():
                 theirs = other._sums()[name].to(ours)
                 ours.copy_(scale[:, None] * torch.addmm(joined.kept[:, None] * ours, joined.members.T, theirs))
@@ -339,7 +336,7 @@ class FINDDomains(Adapted):
                 buffer.zero_()
 
     def domains(self) -> list[Domain]:
-        """Return the domains met so far, those used most of late first; waits for the device."""
+        """Return the domains met so far, those used most lately first; waits for the device."""
         counts, usage, (total, number) = self.counts.tolist(), self.usage.tolist(), self.drift.T.tolist()
         known = [place for place, count in enumerate(counts) if count]
         return [
