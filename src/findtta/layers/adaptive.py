@@ -250,7 +250,9 @@ class AdaptFunctionalCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.batch_norm:
-            call = _batch_norm_arguments(*args, **kwargs)
+            bound = BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
+            bound.apply_defaults()
+            call = bound.arguments
             layer = self.by_buffer.get(id(call["running_mean"]))
             # A layer that runs normalises by itself, with the same function.
             if layer is not None and (layer in self.adapted or layer not in layer.call.records):
@@ -259,12 +261,6 @@ class AdaptFunctionalCalls(TorchFunctionMode):
                     self.adapted.add(layer)
                     return layer._normalize(call["input"])
         return func(*args, **kwargs)
-
-
-def _batch_norm_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    bound = BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def run_with_replaced_batch_norm(
