@@ -46,7 +46,7 @@ from findtta.functional.domains import (
     recall,
     remember,
 )
-from findtta.functional.moments import as_dtype, widen
+from findtta.functional.moments import as_dtype, average_windows, repeat_for_windows, widen
 from findtta.functional.soft import LEAST_DRIFT, drift_threshold
 from findtta.layers.adaptive import AdaptiveNorm, channels_of
 from findtta.layers.stand_in import CallState
@@ -106,13 +106,10 @@ class Passing:
         if joined is None:
             points = describe_moments(shift, stretch) if self.images is None else describe_images(self.images)
             joined = self.begin(points.to(shift))
-        samples, rows = joined.weights.shape[0], shift.shape[0]
-        if rows == samples:
-            return joined
-        if rows % samples:
+        rows = shift.shape[0]
+        if rows % joined.weights.shape[0]:
             return None  # rows that are neither images nor parts of images
-        members, weights, chance = (part.repeat_interleave(rows // samples, 0) for part in joined[1:])
-        return Joined(joined.kept, members, weights, chance)
+        return Joined(joined.kept, *(repeat_for_windows(part, rows) for part in joined[1:]))
 
     def remembered(self, layer: "DomainNorm", kept: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what a layer remembers of domains so far, and which share of it is kept."""
@@ -125,15 +122,11 @@ class Passing:
 
         What earlier samples of the domains came to at the end of the model counts as much as all its layers.
         """
-        assert self.joined is not None
-        samples, rows = self.joined.weights.shape[0], drift.shape[0]
-        if rows != samples:
-            drift = drift.view(samples, rows // samples).mean(1)
-        self.total += drift  # in place: the compiled function knows where it is
+        self.total += average_windows(drift, self.total.shape[0])  # in place: native.c knows where it is
         self.layers += 1
         own = self.total - self.layers * self.log_threshold
         evidence = (own + self.known * self.recalled) / (self.layers + self.known)
-        return evidence if rows == samples else evidence.repeat_interleave(rows // samples)
+        return repeat_for_windows(evidence, drift.shape[0])
 
     @property
     def log_threshold(self) -> float:
