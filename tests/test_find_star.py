@@ -184,3 +184,12 @@ def test_scores_accumulate_while_converted_to_another_dtype():
     output = adapted(images(dtype=torch.float64))
     assert output.dtype == torch.float64
     assert {layer.split for layer in adapted.report()} == {True, False}
+
+
+def test_alpha_one_stays_the_plain_model_to_the_bit_once_layers_are_selected():
+    model = tiny()
+    adapted = star(model, alpha=1, cold_start=1, threshold=1.1)
+    for batch in stream(3):
+        with torch.no_grad():
+            assert same_bits(adapted(batch), model(batch))
+    assert not any(layer.split for layer in adapted.report())

@@ -527,6 +527,13 @@ def test_a_bad_sample_does_not_change_the_outputs_of_the_others(method, model):
                 assert close(without(got, 4), want, 1e-4), (poison, part)
 
 
+def test_a_bad_sample_does_not_count_in_the_unbiased_variance_of_iabn():
+    net, batch = tiny(torch.float64), images(9, dtype=torch.float64)
+    batch[4] = torch.nan
+    adapted = findtta.adapt(net, "iabn", base="batch")
+    assert close(without(adapted(batch), 4), adapted(without(batch, 4)), 1e-12)
+
+
 @pytest.mark.parametrize("method", ADAPTING)
 def test_a_batch_of_bad_samples_only_does_not_harm_the_next(method):
     options = {"cold_start": 2} if method == "find-star" else {}

@@ -335,7 +335,7 @@ def test_other_tensors_are_left_to_torch(unfit, forbidden):
     tensor = unfit(randn(4, 4, 4, 4))
     assert native.instance_moments(tensor) is None
     rows = (torch.zeros(4), torch.ones(4), None, None)
-    assert not native.takes(tensor) or native.find(native.Layer(1e-5), tensor, rows, 0.8, 1e-12) is None
+    assert not native.takes(tensor) or native.Layer(1e-5).prepare(tensor, rows) is None
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_other_vectors_are_left_to_torch(vector, forbidden):
     features, good = randn(2, 4, 3, 3), torch.ones(4)
     for place in range(4):
         vectors = [vector if index == place else good for index in range(4)]
-        assert native.find(native.Layer(1e-5), features, vectors, 0.8, 1e-12) is None
+        assert native.Layer(1e-5).prepare(features, vectors) is None
     assert native.normalize(features, good, good, vector, good, 1e-5, False) is None
     assert native.normalize(features, vector, good, good, good, 1e-5, False) is None
 

@@ -39,7 +39,7 @@ class AlphaBNOptions(PresetOptions):
 
 
 class AlphaNorm(AdaptiveNorm):
-    """Normalises with a blend of source and batch statistics."""
+    """Normalises with a blend of source and batch statistics; subclasses blend others with the source's."""
 
     needs_features = True
 
@@ -54,9 +54,12 @@ class AlphaNorm(AdaptiveNorm):
         source_mean, source_variance = self.source_statistics(mean, variance)
         if self.alpha == 1:
             return source_mean, source_variance
-        positions = math.prod(features.shape[2:])
-        batch_mean, batch_variance = batch_moments(mean, variance, self.variance, positions)
-        return blend(batch_mean, source_mean, self.alpha), blend(batch_variance, source_variance, self.alpha)
+        test_mean, test_variance = self.test_statistics(mean, variance, math.prod(features.shape[2:]))
+        return blend(test_mean, source_mean, self.alpha), blend(test_variance, source_variance, self.alpha)
+
+    def test_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+        """Return statistics of the test data, ``(C,)`` or ``(B, C)``; instances have ``positions`` values each."""
+        return batch_moments(mean, variance, self.variance, positions, self.eps)
 
 
 class AlphaBN(Adapted):

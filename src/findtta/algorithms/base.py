@@ -338,7 +338,7 @@ class Adapted(StandIn):
             self.restart()
 
     def domains(self) -> list[Domain]:
-        """Return the domains met so far, those used most of late first; none unless the method remembers them."""
+        """Return the domains met so far, those used most lately first; none unless the method remembers them."""
         return []
 
     def report(self) -> Report:

@@ -20,12 +20,7 @@ from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
 from findtta.algorithms.presets import OFFICIAL_FIRST, PRESETS
-from findtta.algorithms.teacher import (
-    TeacherStudent,
-    forget_cached_biases,
-    symmetric_cross_entropy,
-    teacher_cross_entropy,
-)
+from findtta.algorithms.teacher import TeacherStudent
 from findtta.algorithms.views import ViewOptions
 from findtta.functional.moments import widen
 from findtta.layers.surgery import NormSite
@@ -82,14 +77,9 @@ class CoTTA(TeacherStudent):
 
     def learn(self, inputs: Tensor) -> Tensor:
         teacher_logits = self._teacher_logits(inputs)
-        forget_cached_biases(self.student)
-        student_logits = self.student(inputs)
-        divergence = symmetric_cross_entropy if self.options.symmetric else teacher_cross_entropy
-        if self.descend(divergence(student_logits, teacher_logits).mean()):
+        if self.imitate(inputs, teacher_logits):
             self.follow(self.trained_names, 1 - self.options.ema)
-            if self.options.restore_probability:
-                self.restore_some(self.options.restore_probability)
-        forget_cached_biases(self.student)
+            self.restore_some(self.options.restore_probability)
         return teacher_logits
 
     def predict(self, inputs: Tensor) -> Tensor:

@@ -15,16 +15,16 @@ variances of its samples plus the biased variance of their means, with eps added
 latter, FIND reproduces the outputs recorded from that code in float64. A single value has variance 0 in all three.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from torch import Tensor, nn
 
+from findtta.algorithms.alpha_bn import AlphaNorm
 from findtta.algorithms.base import Adapted
 from findtta.errors import OptionError
-from findtta.functional import blend, count_groups, group_moments, native, partition
+from findtta.functional import count_groups, group_moments, native, partition
 from findtta.functional.moments import Estimator
 from findtta.functional.partition import NORM_FLOOR
 from findtta.layers.adaptive import AdaptiveNorm
@@ -80,55 +80,32 @@ class FINDOptions(Options):
         return partition if self.partitioner == "first-neighbor" else self.make_partitioner()
 
 
-class FABN(AdaptiveNorm):
+class FABN(AlphaNorm):
     """Normalises each group of similar samples with a blend of source and group statistics."""
 
-    needs_features = True
-
     def __init__(
-        self,
-        norm: nn.Module,
-        alpha: float,
-        partition: Partition = partition,
-        variance: Estimator = "biased",
+        self, norm: nn.Module, alpha: float, partition: Partition = partition, variance: Estimator = "biased"
     ) -> None:
-        super().__init__(norm)
-        self.alpha = alpha
+        super().__init__(norm, alpha, variance)
         self.partition = partition
-        self.variance: Estimator = variance
 
-    def statistics(  # type: ignore[override]
-        self, mean: Tensor, variance: Tensor, features: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        if self.alpha == 1:
-            return self.source_statistics(mean, variance)
+    def test_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         labels = self.partition(mean)
         self.record(labels=labels)
-        positions = math.prod(features.shape[2:])
-        test = group_moments(mean, variance, labels, self.variance, positions, self.eps)
-        return self.blended(mean, variance, test)
+        return group_moments(mean, variance, labels, self.variance, positions, self.eps)
 
     def in_one_call(self, features: Tensor, overwrite: bool) -> Tensor | None:
         # What a subclass changes is not in the compiled function, which has the paper's partition and estimator.
         if not self.is_plain() or self.alpha == 1 or self.partition is not partition or self.variance != "biased":
             return None
-        rows, watched = self.source_rows(), bool(self.observers)
-        result = native.find(self.native, features, rows, self.alpha, NORM_FLOOR, overwrite, watched)
-        if result is None:
+        if (call := self.prepare_call(features, overwrite)) is None:
             return None
-        normalized, labels, moments = result
-        self.observe(moments)
-        self.record(labels=labels)
-        return normalized
+        labels = native.find(call, self.alpha, NORM_FLOOR)
+        return None if labels is None else self.finish_call(call, labels=labels)
 
     def is_plain(self) -> bool:
         """Whether the layer is now nothing but FABN."""
         return type(self) is FABN
-
-    def blended(self, mean: Tensor, variance: Tensor, test: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Blend the statistics chosen for the test data with the source's (equations 5 and 6)."""
-        source_mean, source_variance = self.source_statistics(mean, variance)
-        return blend(test[0], source_mean, self.alpha), blend(test[1], source_variance, self.alpha)
 
     def describe(self) -> dict[str, Any]:
         labels = self.last_batch.get("labels")

@@ -13,9 +13,9 @@ show it. This method remembers:
   with the current batch in them, and normalises an image with the statistics of its domain (and of those that
   cannot yet be told from it) blended with the source's.
 - The weight of the source falls from 1 to ``alpha`` as evidence of drift grows: the divergence of those statistics
-  from the source, averaged (as a logarithm) over the layers passed and over what earlier images of the domain came
-  to, against a threshold that falls with depth. A domain that looks like the training data is left nearly alone,
-  and the statistics of few samples have less weight.
+  from the source, averaged (as a logarithm) over the layers passed and with that of earlier images of the domain,
+  against a threshold that falls with depth. A domain that looks like the training data is left nearly alone, and
+  the statistics of few samples have less weight.
 
 It needs no gradients. What it keeps has a fixed size: for each domain a description and two numbers per channel of
 every layer; no image and no feature map. See docs/beyond-find.md for how it was developed.
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from findtta.algorithms.base import Adapted, Domain
-from findtta.algorithms.unmix_tns import SourceNorm
+from findtta.algorithms.source import SourceNorm
 from findtta.errors import InputError, OptionError
 from findtta.functional import in_source_units, log_drift, native
 from findtta.functional.domains import (
@@ -46,7 +46,7 @@ from findtta.functional.domains import (
     recall,
     remember,
 )
-from findtta.functional.moments import as_dtype, widen
+from findtta.functional.moments import as_dtype, average_windows, repeat_for_windows, widen
 from findtta.functional.soft import LEAST_DRIFT, drift_threshold
 from findtta.layers.adaptive import AdaptiveNorm, channels_of
 from findtta.layers.stand_in import CallState
@@ -101,18 +101,15 @@ class Passing:
         return self.joined
 
     def join(self, shift: Tensor, stretch: Tensor) -> Joined | None:
-        """Return where the rows of a layer belong, which has these moments; None if that cannot be known."""
+        """Return where the rows of a layer with these moments belong; None if that cannot be known."""
         joined = self.joined
         if joined is None:
             points = describe_moments(shift, stretch) if self.images is None else describe_images(self.images)
             joined = self.begin(points.to(shift))
-        samples, rows = joined.weights.shape[0], shift.shape[0]
-        if rows == samples:
-            return joined
-        if rows % samples:
+        rows = shift.shape[0]
+        if rows % joined.weights.shape[0]:
             return None  # rows that are neither images nor parts of images
-        members, weights, chance = (part.repeat_interleave(rows // samples, 0) for part in joined[1:])
-        return Joined(joined.kept, members, weights, chance)
+        return Joined(joined.kept, *(repeat_for_windows(part, rows) for part in joined[1:]))
 
     def remembered(self, layer: "DomainNorm", kept: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what a layer remembers of domains so far, and which share of it is kept."""
@@ -125,15 +122,11 @@ class Passing:
 
         What earlier samples of the domains came to at the end of the model counts as much as all its layers.
         """
-        assert self.joined is not None
-        samples, rows = self.joined.weights.shape[0], drift.shape[0]
-        if rows != samples:
-            drift = drift.view(samples, rows // samples).mean(1)
-        self.total += drift  # in place: the compiled function knows where it is
+        self.total += average_windows(drift, self.total.shape[0])  # in place: native.c knows where it is
         self.layers += 1
         own = self.total - self.layers * self.log_threshold
         evidence = (own + self.known * self.recalled) / (self.layers + self.known)
-        return evidence if rows == samples else evidence.repeat_interleave(rows // samples)
+        return repeat_for_windows(evidence, drift.shape[0])
 
     @property
     def log_threshold(self) -> float:
@@ -144,8 +137,7 @@ class Passing:
         """Keep what the batch has taught, once it has passed the whole model."""
         if self.joined is None or not self.layers:
             return
-        for name, values in self.domains._asdict().items():
-            self.owner.get_buffer(name).copy_(values)
+        self.owner.keep(self.domains)
         own = self.total / self.layers - self.log_threshold
         self.owner.drift.copy_(remember(own[:, None], as_dtype(self.owner.drift, own.dtype), self.joined))
         for layer, sums in self.sums.items():
@@ -217,20 +209,16 @@ class DomainNorm(AdaptiveNorm):
         joined = passing.joined
         if joined is None or passing.tables is None or joined.members.shape[0] != features.shape[0]:
             return None
+        if (call := self.prepare_call(features, overwrite)) is None:
+            return None
         sums, kept = passing.remembered(self, joined.kept, features.dtype)
         passing.layers += 1
-        depth = (passing.layers, passing.log_threshold)
-        watched, rows = bool(self.observers), self.source_rows()
-        result = native.find_domains(
-            self.native, features, rows, passing.tables, kept, sums, (*depth, *self.numbers), overwrite, watched
-        )
-        if result is None:
+        options = (passing.layers, passing.log_threshold, *self.numbers)
+        if (found := native.find_domains(call, passing.tables, kept, sums, options)) is None:
             passing.layers -= 1
             return None
-        normalized, passing.sums[self], drift, moments = result
-        self.observe(moments)
-        self.record(drift=drift, members=joined.members)
-        return normalized
+        passing.sums[self], drift = found
+        return self.finish_call(call, drift=drift, members=joined.members)
 
     def reset(self) -> None:
         super().reset()
@@ -280,18 +268,13 @@ class FINDDomains(Adapted):
         return SourceNorm(norm) if norm.running_mean is None else DomainNorm(norm, self.options)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        return self._with_domains(super().run, args, kwargs)
+        return self._with_domains(super().run, *args, **kwargs)
 
     def _in_one_call(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        one_call = super()._in_one_call(method)
+        call = functools.partial(self._with_domains, super()._in_one_call(method))
+        return functools.update_wrapper(call, method)
 
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._with_domains(one_call, args, kwargs)
-
-        return call
-
-    def _with_domains(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _with_domains(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         first = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)), None)
         passing = self.call.passing = Passing(self, first if first is not None and first.ndim == 4 else None)
         try:
@@ -304,6 +287,11 @@ class FINDDomains(Adapted):
     def join(self, points: Tensor) -> tuple[Domains, Joined]:
         """Return the domains with the samples of a batch in them, ``(B, 98)``, and where each belongs."""
         return join_domains(points, self._domains(points), self.options.memory, self.options.forget)
+
+    def keep(self, domains: Domains) -> None:
+        """Take over domains as those met so far."""
+        for name, values in domains._asdict().items():
+            self.get_buffer(name).copy_(values)
 
     def _domains(self, like: Tensor) -> Domains:
         return Domains(self.centres.to(like), self.counts.to(like), self.usage.to(like))
@@ -323,9 +311,7 @@ class FINDDomains(Adapted):
             domains, joined = join_domains(points, self._domains(points), math.inf, math.inf, counts)
             # No domain remembers more than its memory holds.
             scale = (self.options.memory / domains.counts.clamp_min(1)).clamp(max=1)
-            domains = domains._replace(counts=domains.counts * scale)
-            for name, values in domains._asdict().items():
-                self.get_buffer(name).copy_(values)
+            self.keep(domains._replace(counts=domains.counts * scale))
             for name, ours in self._sums().items():
                 theirs = other._sums()[name].to(ours)
                 ours.copy_(scale[:, None] * torch.addmm(joined.kept[:, None] * ours, joined.members.T, theirs))
@@ -343,7 +329,7 @@ class FINDDomains(Adapted):
                 buffer.zero_()
 
     def domains(self) -> list[Domain]:
-        """Return the domains met so far, those used most of late first; waits for the device."""
+        """Return the domains met so far, those used most lately first; waits for the device."""
         counts, usage, (total, number) = self.counts.tolist(), self.usage.tolist(), self.drift.T.tolist()
         known = [place for place, count in enumerate(counts) if count]
         return [

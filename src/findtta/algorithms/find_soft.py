@@ -36,7 +36,7 @@ from findtta.functional import (
     soft_neighbours,
     weighted_moments,
 )
-from findtta.functional.moments import as_dtype
+from findtta.functional.moments import as_dtype, average_windows, repeat_for_windows
 from findtta.functional.soft import LATE, LATE_TRUST, MIDDLE, drift_threshold
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
@@ -84,13 +84,8 @@ class Evidence:
         if rows % samples:
             return drift, 1  # rows that are neither images nor parts of images have no history
         self.layers += 1
-        if rows == samples:
-            self.total = self.total + drift
-            return self.total / self.layers, self.layers
-        # A layer that sees several windows of each image: they share what is known about the image.
-        windows = rows // samples
-        self.total = self.total + drift.view(samples, windows).mean(1)
-        return (self.total / self.layers).repeat_interleave(windows), self.layers
+        self.total = self.total + average_windows(drift, samples)
+        return repeat_for_windows(self.total / self.layers, rows), self.layers
 
     def stage(self, depth: float) -> int:
         """Return 0 for a layer in the first part of the model, 1 in its middle, 2 late (if shares are known)."""
@@ -101,12 +96,11 @@ class Evidence:
     def guard(self, shift: Tensor, layers: int) -> Tensor | float:
         """Return how far to adapt, 0 to 1, in the layer whose drift was added last, one of ``layers``."""
         assert self.total is not None
-        rows, samples, stage = shift.shape[0], self.total.shape[0], self.stage(self.layers / layers)
-        if rows % samples or not stage:
+        samples, stage = self.total.shape[0], self.stage(self.layers / layers)
+        if shift.shape[0] % samples or not stage:
             return 1.0
-        if rows != samples:  # windows of one image are of one class: they count as one
-            shift = shift.view(samples, rows // samples, -1).mean(1)
-        share, concentration = common_share(shift, self.total / self.layers)
+        # Windows of one image are of one class: they count as one.
+        share, concentration = common_share(average_windows(shift, samples), self.total / self.layers)
         if stage == 1:
             self.share_sum = share if self.share_sum is None else self.share_sum + share
             self.shares += 1
@@ -129,6 +123,8 @@ class SoftNorm(AdaptiveNorm):
         carried = self.call.carried
         if type(self) is not SoftNorm or self.options.alpha == 1 or carried is None:
             return None
+        if (call := self.prepare_call(features, overwrite)) is None:
+            return None
         evidence: Evidence = carried.get("evidence") or carried.setdefault("evidence", Evidence())
         layers, total, share_sum = evidence.layers + 1, evidence.total, evidence.share_sum
         if total is None:
@@ -138,28 +134,15 @@ class SoftNorm(AdaptiveNorm):
         if share_sum is None:
             share_sum = torch.zeros(())
         stage = evidence.stage(layers / self.layers) if self.options.guard else 0
-        result = native.find_soft(
-            self.native,
-            features,
-            self.source_rows(),
-            self.numbers,
-            stage,
-            layers,
-            math.log(drift_threshold(layers, self.options.threshold)),
-            total,
-            share_sum,
-            evidence.shares,
-            overwrite,
-            bool(self.observers),
+        log_threshold = math.log(drift_threshold(layers, self.options.threshold))
+        drift = native.find_soft(
+            call, self.numbers, stage, layers, log_threshold, total, share_sum, evidence.shares
         )
-        if result is None:
+        if drift is None:
             return None
-        normalized, drift, moments = result
         evidence.total, evidence.share_sum, evidence.layers = total, share_sum, layers
         evidence.shares += stage == 1
-        self.observe(moments)
-        self.record(drift=drift)
-        return normalized
+        return self.finish_call(call, drift=drift)
 
     def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         source_mean, source_variance = self.source_statistics(mean, variance)

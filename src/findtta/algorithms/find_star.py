@@ -6,7 +6,6 @@ use the statistics of the whole batch in place of a group's. The selection is ne
 by :meth:`FINDStar.reset`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +43,7 @@ class SelectiveFABN(FABN):
     split: Tensor
 
     def __init__(
-        self,
-        norm: nn.Module,
-        alpha: float,
-        partition: Partition = partition,
-        variance: Estimator = "biased",
+        self, norm: nn.Module, alpha: float, partition: Partition = partition, variance: Estimator = "biased"
     ) -> None:
         super().__init__(norm, alpha, partition, variance)
         device = next((tensor.device for tensor in [*norm.parameters(), *norm.buffers()]), None)
@@ -62,11 +57,12 @@ class SelectiveFABN(FABN):
     ) -> tuple[Tensor, Tensor]:
         if self.scoring:
             self._add_score(mean, variance)
+        return super().statistics(mean, variance, features)
+
+    def test_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         if self.splitting:
-            return super().statistics(mean, variance, features)
-        positions = math.prod(features.shape[2:])
-        test = batch_moments(mean, variance, self.variance, positions, self.eps)
-        return self.blended(mean, variance, test)
+            return super().test_statistics(mean, variance, positions)
+        return batch_moments(mean, variance, self.variance, positions, self.eps)
 
     def is_plain(self) -> bool:
         return type(self) is SelectiveFABN and self.splitting and not self.scoring

@@ -57,15 +57,8 @@ class InstanceAwareNorm(AdaptiveNorm):
     def base_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         """Return the statistics to correct, ``(C,)`` each."""
         if self.base == "batch" or self.norm.running_mean is None:
-            return unbiased_batch_moments(mean, variance, positions)
+            return batch_moments(mean, variance, "unbiased", positions)
         return self.source_statistics(mean, variance)
-
-
-def unbiased_batch_moments(mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased variance of the batch, ``(C,)`` each, from the moments of its samples."""
-    batch_mean, batch_variance = batch_moments(mean, variance)
-    values = len(mean) * positions
-    return batch_mean, batch_variance * (values / max(values - 1, 1))
 
 
 class IABN(Adapted):

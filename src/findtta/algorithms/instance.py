@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from findtta.algorithms.alpha_bn import AlphaNorm
 from findtta.algorithms.base import Adapted
-from findtta.functional import blend
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.options import Fraction, Options, option
 
@@ -24,18 +24,11 @@ class InstanceOptions(Options):
     )
 
 
-class InstanceBlendNorm(AdaptiveNorm):
+class InstanceBlendNorm(AlphaNorm):
     """Normalises each sample with a blend of source and its own statistics."""
 
-    def __init__(self, norm: nn.Module, alpha: float) -> None:
-        super().__init__(norm)
-        self.alpha = alpha
-
-    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        source_mean, source_variance = self.source_statistics(mean, variance)
-        if self.alpha == 1:
-            return source_mean, source_variance
-        return blend(mean, source_mean, self.alpha), blend(variance, source_variance, self.alpha)
+    def test_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+        return mean, variance
 
 
 class Instance(Adapted):

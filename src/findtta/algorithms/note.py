@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.iabn import IABN, InstanceAwareNorm, StandardErrors, unbiased_batch_moments
+from findtta.algorithms.iabn import IABN, InstanceAwareNorm, StandardErrors
 from findtta.algorithms.learning import GradientAdapted
 from findtta.algorithms.memory_bank import BalancedReservoir, ReservoirDraws
 from findtta.algorithms.moving import MovingStatistics, learning_statistics
@@ -62,7 +62,7 @@ class SlowInstanceAwareNorm(InstanceAwareNorm):
     def base_statistics(self, mean: Tensor, variance: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         if not self.moving.learning and self.moving.known:
             return self.moving.mean, self.moving.variance
-        unbiased = unbiased_batch_moments(mean, variance, positions)
+        unbiased = batch_moments(mean, variance, "unbiased", positions)
         self.moving.propose(*unbiased)
         # What plain BatchNorm normalises with in training differs from what it accumulates.
         return unbiased if self.instance_aware else batch_moments(mean, variance)

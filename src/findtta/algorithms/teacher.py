@@ -31,6 +31,17 @@ class TeacherStudent(Augmenting):
         super().reset()
         self.source.copy_to(self.changing(self.student))  # it starts equal to the teacher
 
+    def imitate(self, inputs: Tensor, teacher_logits: Tensor) -> bool:
+        """Train the student to predict what the teacher does; return whether a step was taken.
+
+        The option ``symmetric`` decides on the loss.
+        """
+        forget_cached_biases(self.student)
+        divergence = symmetric_cross_entropy if self.options.symmetric else teacher_cross_entropy
+        taken = self.descend(divergence(self.student(inputs), teacher_logits).mean())
+        forget_cached_biases(self.student)
+        return taken
+
     @torch.no_grad()
     def follow(self, names: list[str], rate: float) -> None:
         """Move parameters of the teacher towards the student's by a fraction."""
@@ -41,6 +52,8 @@ class TeacherStudent(Augmenting):
     @torch.no_grad()
     def restore_some(self, probability: float) -> None:
         """Reset trained numbers of the student, drawn at random, to the source."""
+        if not probability:
+            return
         sizes = [parameter.numel() for parameter in self.trained.values()]
         masks = self.draw_restored(sum(sizes), probability).to(self.source.get_buffer("0").device).split(sizes)
         # The trained numbers come first in the source.

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Adapted
+from findtta.algorithms.source import SourceNorm
 from findtta.functional.moments import replace_nan, widen
 from findtta.layers.adaptive import AdaptiveNorm
 from findtta.layers.surgery import NormSite
@@ -112,13 +113,6 @@ def mixture_moments(
         + mean.square() * share.square().sum(1, keepdim=True)
     )
     return mixed_mean, (kept @ variances + variance + squares) / count - mixed_mean.square()
-
-
-class SourceNorm(AdaptiveNorm):
-    """Normalises with the source statistics."""
-
-    def statistics(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        return self.source_statistics(mean, variance)
 
 
 class UnMixTNS(Adapted):

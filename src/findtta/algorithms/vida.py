@@ -25,12 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from findtta.algorithms.base import Cost
-from findtta.algorithms.teacher import (
-    TeacherStudent,
-    forget_cached_biases,
-    symmetric_cross_entropy,
-    teacher_cross_entropy,
-)
+from findtta.algorithms.teacher import TeacherStudent
 from findtta.algorithms.views import ViewOptions
 from findtta.errors import UnsupportedModelError
 from findtta.layers.rank_adapters import BranchScales, add_branches, remove_branches
@@ -122,15 +117,10 @@ class ViDA(TeacherStudent):
             views = torch.stack([self.run(self.augmented(inputs)) for _ in range(self.options.views)])
             self._set_scales(UNCERTAINTY_PER_VARIANCE * views.var(0).mean())
         teacher_logits = self.predict(inputs)
-        forget_cached_biases(self.student)
-        student_logits = self.student(inputs)
-        divergence = symmetric_cross_entropy if self.options.symmetric else teacher_cross_entropy
-        if self.descend(divergence(student_logits, teacher_logits).mean()):
+        if self.imitate(inputs, teacher_logits):
             self.follow(self.trained_names[: -self.branch_count], 1 - self.options.ema)
             self.follow(self.trained_names[-self.branch_count :], 1 - self.options.ema_branches)
-            if self.options.restore_probability:
-                self.restore_some(self.options.restore_probability)
-        forget_cached_biases(self.student)
+            self.restore_some(self.options.restore_probability)
         return teacher_logits
 
     def _set_scales(self, uncertainty: Tensor) -> None:

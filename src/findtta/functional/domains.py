@@ -34,7 +34,7 @@ NOVEL = 2.0  # ... and at which it takes the place of the domain that was used l
 CHANGED = 1.5  # squared distance of two means of samples, over that by chance, at which the domain has changed
 SHARING = 6.0  # how quickly the weight of a domain falls with its squared distance from that of a sample
 CHANCE = 8.0  # divergence of a single sample from the source by chance, about, over that of a drifted domain
-NOTHING = 1e-6  # keeps what is not there from being 0 / 0
+NOTHING = 1e-6  # keeps the mean of no samples from being 0 / 0
 
 
 def describe_images(images: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Domains(NamedTuple):
     Attributes:
         centres: Their centres among descriptions, ``(K, D)``.
         counts: How many samples each remembers, ``(K,)``; 0 where a place is free.
-        usage: How many samples joined each of late, ``(K,)``.
+        usage: How many samples joined each lately, ``(K,)``.
     """
 
     centres: Tensor
@@ -175,8 +175,8 @@ def join_domains(
 
     How far a sample is: its squared distance from a domain, divided by ``1 + 1 / count``, since the centre of few
     samples is not well known. Free places go to the samples farthest from all domains. When no place is free, a
-    sample farther than ``NOVEL`` gets that of the domain used least. A domain whose newcomers have another mean
-    than chance explains has changed: it keeps as much of its memory as that distance leaves it worth.
+    sample farther than ``NOVEL`` gets that of the domain used least. A domain whose newcomers have a mean farther
+    from its centre than chance explains has changed: the farther they are, the less of its memory it keeps.
 
     Args:
         points: Descriptions of samples, ``(B, D)``, in units of their scatter within a domain.
@@ -207,7 +207,7 @@ def join_domains(
     joining = members * sizes[:, None]
     added = joining.sum(0)
     newcomers = joining.T @ points / added.clamp_min(NOTHING)[:, None]
-    # If those who join now have another mean, the old one tells as much as fewer samples without that error would.
+    # A centre that is off by as much as that tells as little as the mean of fewer samples would.
     apart = (newcomers - centres).square().sum(1) - changed * (1 / added + 1 / counts)
     still = 1 / (1 / counts + F.relu(apart))
     kept = replace_nan(torch.minimum(memory - added, still) / counts).clamp(0, 1)
@@ -223,10 +223,10 @@ def join_domains(
 
 
 def neighbouring_domains(centres: Tensor, counts: Tensor) -> Tensor:
-    """Weigh the domains that samples of a domain may as well belong to.
+    """Weigh, for every domain, the domains that cannot yet be told from it.
 
-    Every remembered sample counts by the squared distance of its domain, less the distance that the centres of so
-    few samples have by chance. So new domains share what those around them remember, and well known ones do not.
+    Every remembered sample counts by the squared distance of its domain, less that of the centres by chance, which
+    is large for few samples. So new domains share what those around them remember, and well known ones do not.
 
     Args:
         centres: Centres of domains, ``(K, D)``.

@@ -262,6 +262,18 @@ def _shrink(deviation: Tensor, threshold: Tensor) -> Tensor:
     return F.relu(deviation - threshold) - F.relu(-deviation - threshold)
 
 
+def average_windows(values: Tensor, samples: int) -> Tensor:
+    """Average the rows that are windows of the same sample, one after the other: ``(rows, ...)``."""
+    rows = values.shape[0]
+    return values if rows == samples else values.view(samples, rows // samples, *values.shape[1:]).mean(1)
+
+
+def repeat_for_windows(values: Tensor, rows: int) -> Tensor:
+    """Give every window of a sample, of which there are ``rows``, what is known of the sample, ``(B, ...)``."""
+    samples = values.shape[0]
+    return values if rows == samples else values.repeat_interleave(rows // samples, 0)
+
+
 def replace_nan(values: Tensor, value: float = 0.0) -> Tensor:
     """Put ``value`` in the place of NaN, among numbers that are finite otherwise.
 

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -130,9 +130,8 @@ def _layout(features: Tensor) -> tuple[int, int, int, bool] | None:
     positions = features.numel() // (batch * channels)
     if features.is_contiguous():
         return batch, channels, positions, positions == 1
-    if features.ndim == 4 and features.is_contiguous(memory_format=torch.channels_last):
-        return batch, channels, positions, True
-    if features.ndim == 5 and features.is_contiguous(memory_format=torch.channels_last_3d):
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(features.ndim)
+    if channels_last is not None and features.is_contiguous(memory_format=channels_last):
         return batch, channels, positions, True
     return None
 
@@ -205,13 +204,24 @@ def group_moments(mean: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tenso
     return results if _library.group_moments(arguments) else None
 
 
+class Call(NamedTuple):
+    """A call of one of the functions below, which normalise a feature map as a whole layer does.
+
+    Attributes:
+        result: Where the normalised map is written to.
+        moments: Where means and variances of the samples are written to, ``(2, B, C)``, if they are wanted.
+        arguments: What ``Layer`` of native.c lists.
+    """
+
+    result: Tensor
+    moments: Tensor | None
+    arguments: tuple[Any, ...]
+
+
 class Layer:
     """What the functions are given of a layer, whose vectors are looked at again only when they have moved.
 
     Several threads may use it at once: what one of them has checked holds for the others.
-
-    Attributes:
-        eps: The layer's.
     """
 
     def __init__(self, eps: float) -> None:
@@ -219,9 +229,9 @@ class Layer:
         self.checked: tuple[int, ...] = ()
 
     def prepare(
-        self, features: Tensor, rows: Rows, overwrite: bool, moments_too: bool
-    ) -> tuple[Tensor, Tensor | None, tuple[Any, ...]] | None:
-        """Return tensors for the result and the moments, and what ``Layer`` of native.c lists; None if unfit."""
+        self, features: Tensor, rows: Rows, *, overwrite: bool = False, moments_too: bool = False
+    ) -> Call | None:
+        """Prepare a call with features that :func:`takes`; None if their layout, or a row, is unfit."""
         layout = _layout(features)
         if layout is None:
             return None
@@ -237,35 +247,18 @@ class Layer:
         result = features if overwrite else torch.empty_like(features)
         moments = torch.empty((2, *layout[:2])) if moments_too else None
         pointers = (features.data_ptr(), result.data_ptr(), *layout, *key[1:], _pointer(moments))
-        return result, moments, (*pointers, torch.get_num_threads(), self.eps)
+        return Call(result, moments, (*pointers, torch.get_num_threads(), self.eps))
 
 
-def find(
-    layer: Layer,
-    features: Tensor,
-    rows: Rows,
-    alpha: float,
-    norm_floor: float,
-    overwrite: bool = False,
-    moments_too: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Normalise features that :func:`takes` as a layer of FIND does, or return None if that is not possible.
-
-    Returns:
-        The normalised map; labels, ``(B,)``; and if wanted, means and variances of the samples, ``(2, B, C)``.
-    """
-    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
-        return None
-    result, moments, arguments = prepared
-    labels = torch.empty(len(features), dtype=torch.int64)
-    done = _library.find(ARGUMENTS["find"].pack(*arguments, labels.data_ptr(), alpha, norm_floor))
-    return (result, labels, moments) if done else None
+def find(call: Call, alpha: float, norm_floor: float) -> Tensor | None:
+    """Normalise as a layer of FIND does; return labels, ``(B,)``, or None if that is not possible."""
+    labels = torch.empty(len(call.result), dtype=torch.int64)
+    done = _library.find(ARGUMENTS["find"].pack(*call.arguments, labels.data_ptr(), alpha, norm_floor))
+    return labels if done else None
 
 
 def find_soft(
-    layer: Layer,
-    features: Tensor,
-    rows: Rows,
+    call: Call,
     options: tuple[float, ...],
     depth: int,
     layers: int,
@@ -273,15 +266,11 @@ def find_soft(
     total: Tensor,
     share_sum: Tensor,
     shares: int,
-    overwrite: bool = False,
-    moments_too: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Normalise features that :func:`takes` as a layer of find-soft does, or return None if that is not possible.
+) -> Tensor | None:
+    """Normalise as a layer of find-soft does.
 
     Args:
-        layer: Of the layer, as the next two.
-        features: Feature map.
-        rows: Source mean and variance, weight and bias.
+        call: The call.
         options: What ``SoftOptions`` of native.c lists.
         depth: 0, 1 in the middle of the model, or 2 in its late layers.
         layers: The number of layers so far, this one included.
@@ -289,61 +278,40 @@ def find_soft(
         total: Drift summed over the layers before, ``(B,)``, which this one's is added to.
         share_sum: Common shares of the middle, summed, scalar, which this one's is added to at depth 1.
         shares: How many they are.
-        overwrite: Write the result over ``features``.
-        moments_too: Whether the moments of the samples are wanted.
 
     Returns:
-        The normalised map; drift of the samples, ``(B,)``; and if wanted, means and variances of the samples,
-        ``(2, B, C)``.
+        Drift of the samples, ``(B,)``, or None if that is not possible.
     """
-    if not (_is_row(total, len(features)) and share_sum.is_cpu and share_sum.dtype is torch.float32):
+    samples = len(call.result)
+    if not (_is_row(total, samples) and share_sum.is_cpu and share_sum.dtype is torch.float32):
         return None
-    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
-        return None
-    result, moments, arguments = prepared
-    drift = torch.empty(len(features))
+    drift = torch.empty(samples)
     tensors = (drift.data_ptr(), total.data_ptr(), share_sum.data_ptr())
-    packed = ARGUMENTS["find_soft"].pack(*arguments, *tensors, depth, layers, shares, log_threshold, *options)
-    return (result, drift, moments) if _library.find_soft(packed) else None
+    packed = ARGUMENTS["find_soft"].pack(*call.arguments, *tensors, depth, layers, shares, log_threshold, *options)
+    return drift if _library.find_soft(packed) else None
 
 
 def find_domains(
-    layer: Layer,
-    features: Tensor,
-    rows: Rows,
-    tables: Sequence[int],
-    kept: Tensor,
-    sums: Tensor,
-    options: tuple[float, ...],
-    overwrite: bool = False,
-    moments_too: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
-    """Normalise features that :func:`takes` as a layer of find-domains does, or return None if it is not possible.
+    call: Call, tables: Sequence[int], kept: Tensor, sums: Tensor, options: tuple[float, ...]
+) -> tuple[Tensor, Tensor] | None:
+    """Normalise as a layer of find-domains does.
 
     Args:
-        layer: Of the layer, as the next two.
-        features: Feature map.
-        rows: Source mean and variance, weight and bias.
+        call: The call.
         tables: :func:`pointers` of what belongs to the batch, as ``FindDomains`` of native.c lists it.
         kept: Share of its memory that each domain keeps, ``(K,)``.
         sums: What the layer remembers of domains, ``(K, 2 C + 1)``.
         options: The number of layers so far, this one included, and the numbers at the end of ``FindDomains``.
-        overwrite: Write the result over ``features``.
-        moments_too: Whether the moments of the samples are wanted.
 
     Returns:
-        The normalised map; the sums with the samples; drift of the samples, ``(B,)``; and if wanted, means and
-        variances of the samples, ``(2, B, C)``.
+        The sums with the samples, and drift of the samples, ``(B,)``; None if that is not possible.
     """
-    if (prepared := layer.prepare(features, rows, overwrite, moments_too)) is None:
-        return None
     if not (takes(sums) and sums.is_contiguous()):
         return None
-    result, moments, arguments = prepared
-    new_sums, drift = torch.empty_like(sums), torch.empty(features.shape[0])
+    new_sums, drift = torch.empty_like(sums), torch.empty(len(call.result))
     own = (kept.data_ptr(), sums.data_ptr(), new_sums.data_ptr(), drift.data_ptr(), sums.shape[0])
-    packed = ARGUMENTS["find_domains"].pack(*arguments, *tables, *own, *options)
-    return (result, new_sums, drift, moments) if _library.find_domains(packed) else None
+    packed = ARGUMENTS["find_domains"].pack(*call.arguments, *tables, *own, *options)
+    return (new_sums, drift) if _library.find_domains(packed) else None
 
 
 def _load() -> bool:

@@ -82,21 +82,28 @@ class AdaptiveNorm(StandIn):
             overwrite: Whether the result may be written over it.
 
         Returns:
-            The normalised map; None where there is no such function, or it cannot be used here.
+            The normalised map; None where the layer has no such function, or it cannot be used here.
         """
         return None
 
-    def source_rows(self) -> native.Rows:
-        """Return running mean and variance, scale and shift, as the compiled functions take them."""
+    def prepare_call(self, features: Tensor, overwrite: bool) -> native.Call | None:
+        """Prepare the call of a compiled function; None if it cannot be given these features or this layer."""
         norm: Any = self._modules[self.original]
         buffers = norm._buffers
-        return buffers.get("running_mean"), buffers.get("running_var"), *self.affine()
+        rows = buffers.get("running_mean"), buffers.get("running_var"), *self.affine()
+        return self.native.prepare(features, rows, overwrite=overwrite, moments_too=bool(self.observers))
 
-    def observe(self, moments: Iterable[Tensor] | None) -> None:
+    def finish_call(self, call: native.Call, **values: Tensor) -> Tensor:
+        """Observe and record what a compiled function has found; return the normalised map."""
+        if call.moments is not None:
+            self.observe(call.moments)
+        self.record(**values)
+        return call.result
+
+    def observe(self, moments: Iterable[Tensor]) -> None:
         """Show means and variances of samples, ``(B, C)`` each, to whoever watches the layer."""
-        if moments is not None:
-            for observer in self.observers:
-                observer(*moments)
+        for observer in self.observers:
+            observer(*moments)
 
     @property
     def channels(self) -> int:
@@ -243,7 +250,9 @@ class AdaptFunctionalCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.batch_norm:
-            call = _batch_norm_arguments(*args, **kwargs)
+            bound = BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
+            bound.apply_defaults()
+            call = bound.arguments
             layer = self.by_buffer.get(id(call["running_mean"]))
             # A layer that runs normalises by itself, with the same function.
             if layer is not None and (layer in self.adapted or layer not in layer.call.records):
@@ -252,12 +261,6 @@ class AdaptFunctionalCalls(TorchFunctionMode):
                     self.adapted.add(layer)
                     return layer._normalize(call["input"])
         return func(*args, **kwargs)
-
-
-def _batch_norm_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    bound = BATCH_NORM_SIGNATURE.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def run_with_replaced_batch_norm(

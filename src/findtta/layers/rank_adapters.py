@@ -14,11 +14,8 @@ from torch import Tensor, nn
 from findtta.layers.stand_in import StandIn
 from findtta.layers.surgery import swap_modules
 
-CONVOLUTIONS: dict[int, type[nn.Module]] = {
-    3: nn.Conv1d,
-    4: nn.Conv2d,
-    5: nn.Conv3d,
-}  # by dimensions of the weight
+# By dimensions of the weight.
+CONVOLUTIONS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 
 
 class BranchScales(nn.Module):
