@@ -35,7 +35,12 @@ def verdicts(items: Sequence[Item], context: Context, results: Results) -> list[
     """Compare FIND with the best other method, column by column, in the paper and in our results."""
     found = []
     for item in items:
-        if isinstance(item, AccuracyTable) and any(row.name == "find" for row in item.paper.rows):
+        # A table that is not to be completed compares parts of FIND, not methods.
+        if (
+            isinstance(item, AccuracyTable)
+            and item.complete
+            and any(row.name == "find" for row in item.paper.rows)
+        ):
             study = Study(context, results)
             columns = {column.name: column for column in (*item.paper.columns, *item.columns(context))}
             found += [_verdict(item, study, column) for column in columns.values() if not column.average_of]
