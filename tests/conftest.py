@@ -17,6 +17,7 @@ torch.set_num_threads(1)
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Workers of Ray are nice to all others by default: on a busy machine they would hardly start.
 os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 
 # What is started in the background ignores Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
