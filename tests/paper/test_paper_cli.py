@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from made_paper import HERE, NET
@@ -196,3 +198,14 @@ def test_a_page_of_nothing_is_refused(runs, tmp_path):
     with pytest.raises(OptionError, match="no results of these items"):
         command("table7", *SMALL, "--stored", "--write", tmp_path / "page.md")
     assert not (tmp_path / "page.md").exists()
+
+
+def test_the_page_of_results_is_what_its_command_writes(tmp_path, monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    text = (root / "RESULTS.md").read_text(encoding="utf-8")
+    words = shlex.split(next(line for line in text.splitlines() if line.startswith("findtta paper ")))[2:]
+    page = tmp_path / "RESULTS.md"
+    assert words[-2:] == ["--write", "RESULTS.md"]
+    assert command(*words[:-1], page) == 0
+    assert page.read_text(encoding="utf-8").replace(str(page), "RESULTS.md") == text
