@@ -211,11 +211,13 @@ class Call(NamedTuple):
         result: Where the normalised map is written to.
         moments: Where means and variances of the samples are written to, ``(2, B, C)``, if they are wanted.
         arguments: What ``Layer`` of native.c lists.
+        rows: The layer's, which ``arguments`` point to: some are made for this call.
     """
 
     result: Tensor
     moments: Tensor | None
     arguments: tuple[Any, ...]
+    rows: Rows
 
 
 class Layer:
@@ -247,7 +249,7 @@ class Layer:
         result = features if overwrite else torch.empty_like(features)
         moments = torch.empty((2, *layout[:2])) if moments_too else None
         pointers = (features.data_ptr(), result.data_ptr(), *layout, *key[1:], _pointer(moments))
-        return Call(result, moments, (*pointers, torch.get_num_threads(), self.eps))
+        return Call(result, moments, (*pointers, torch.get_num_threads(), self.eps), rows)
 
 
 def find(call: Call, alpha: float, norm_floor: float) -> Tensor | None:
