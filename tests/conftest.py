@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import settings
 
+from findtta._processes import keep_freed_memory
 from findtta.errors import MissingExtraError
 from findtta.models.zoo import import_timm
 
 # On a small shared machine threads only fight each other, and so do the workers of the C++ compiler.
 torch.set_num_threads(1)
+keep_freed_memory()
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Workers of Ray are nice to all others by default: on a busy machine they would hardly start.
 os.environ.setdefault("RAY_worker_niceness", "0")

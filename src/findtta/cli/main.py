@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import findtta
+from findtta._processes import keep_freed_memory
 from findtta.errors import FindTTAError
 from findtta.options import usable_devices
 
@@ -67,6 +68,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    keep_freed_memory()
     words = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in words if not word.startswith("-")), "")
     try:
