@@ -322,3 +322,17 @@ def test_a_damaged_archive_is_one_clear_error(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"archive .*runs\.jsonl\.xz' of results cannot be read"):
         list(Store(path).all())
+
+
+def test_an_archive_has_measurements_beside_the_runs(store, tmp_path):
+    run = made("find")
+    probe = {"kind": "times", "spec": {"data": "/home/me/a.npz"}}
+    measured = {"digest": "m1", "probe": probe, "status": "done", "config": {}}
+    store.require_writable()
+    store.put(run)
+    (store.folder / "probes").mkdir()
+    (store.folder / "probes" / "m1.json").write_text(json.dumps(measured))
+    archive(store.all(), tmp_path / "runs.jsonl.xz", store.measurements())
+    read = Store(tmp_path / "runs.jsonl.xz")
+    assert list(read.all()) == [run]
+    assert [each["probe"]["spec"]["data"] for each in read.measurements()] == ["a.npz"]

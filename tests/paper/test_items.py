@@ -575,3 +575,11 @@ def test_readings_survive_json():
     probe = Probe(kind="a:b", spec=tiny_context().spec(tiny_setup()), settings={"x": 1})
     one = reading(probe, {"y": [1.5]})
     assert Reading(**json.loads(json.dumps(dataclasses.asdict(one)))) == one
+
+
+def test_methods_that_the_paper_lacks_get_rows_of_their_own():
+    item, context = load("static"), Context(seeds=(0,), methods=("find-soft", "find"))
+    assert [row.method for row in item.rows(context)] == ["find", "find-soft"]
+    assert not item.rows(context)[1].values
+    assert {spec.method for spec in specs_of(item, context)} == {"find", "find-soft"}
+    assert [row.method for row in load("ablation").rows(context)].count("find-soft") == 0

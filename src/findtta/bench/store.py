@@ -6,9 +6,10 @@ import lzma
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from findtta._io import remove_unfinished, write_file
 from findtta.bench.result import Result
@@ -20,6 +21,8 @@ FOLDER_VARIABLE = "FINDTTA_RUNS"
 SHORTEST_PREFIX = 4
 #: What an archive of results is called: a line of JSON for each, compressed.
 ARCHIVE = ".jsonl.xz"
+#: The folder beside the results of runs that has what ``findtta paper`` measures.
+MEASUREMENTS = "probes"
 
 _STALE_SECONDS = 3600.0
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,64}")
@@ -61,13 +64,27 @@ class Store:
         return self.folder.name.endswith(ARCHIVE)
 
     @functools.cached_property
-    def _archived(self) -> dict[str, bytes]:
-        """The results in an archive, by digest, as JSON."""
+    def _documents(self) -> dict[str, dict[str, Any]]:
+        """The results and measurements in an archive, by digest."""
         try:
             lines = lzma.decompress(self.folder.read_bytes()).splitlines()
-            return {str(json.loads(line)["digest"]): line for line in lines}
+            return {str(document["digest"]): document for document in map(json.loads, lines)}
         except (OSError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the archive {str(self.folder)!r} of results cannot be read ({error}).") from error
+
+    @functools.cached_property
+    def _archived(self) -> dict[str, bytes]:
+        """The results of runs in an archive, by digest, as JSON."""
+        runs = {digest: each for digest, each in self._documents.items() if "probe" not in each}
+        return {digest: json.dumps(each).encode() for digest, each in runs.items()}
+
+    def measurements(self) -> Iterator[dict[str, Any]]:
+        """Yield what ``findtta paper`` has measured beside the runs, as plain values."""
+        if self._is_archive:
+            yield from (each for each in self._documents.values() if "probe" in each)
+        else:
+            for path in sorted((self.folder / MEASUREMENTS).glob("*.json")):
+                yield json.loads(path.read_text(encoding="utf-8"))
 
     def digests(self) -> list[str]:
         """Return the digests that there are files for, without reading the files."""
@@ -164,22 +181,21 @@ class Store:
         )
 
 
-def archive(results: Iterable[Result], path: Path) -> None:
+def archive(results: Iterable[Result], path: Path, measurements: Iterable[Mapping[str, Any]] = ()) -> None:
     """Write results into one small file, which a store can be read from; the same results give the same bytes.
 
     Paths of data and weights that were asked for become the names of the files, so that it can be given away.
     """
-    documents = []
-    for result in results:
-        document = json.loads(result.to_json())
-        spec = document["spec"]
+    documents = [json.loads(result.to_json()) for result in results]
+    documents += json.loads(json.dumps(list(measurements)))
+    for document in documents:
+        spec = document.get("probe", document)["spec"]
         if str(spec.get("model")).endswith(".safetensors"):
             spec["model"] = Path(spec["model"]).name
         if spec.get("weights"):
             spec["weights"] = Path(spec["weights"]).name
         if spec.get("data"):
             spec["data"] = "+".join(Path(part).name for part in split_sources(spec["data"]))
-        documents.append(document)
     # Runs that resemble each other next to each other: that compresses best.
     documents.sort(key=lambda each: (json.dumps(each["config"].get("stream")), each["digest"]))
     lines = [json.dumps(document, sort_keys=True, separators=(",", ":")) for document in documents]

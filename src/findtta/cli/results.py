@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=Path,
         metavar="FILE",
-        help=f"one row per run as .csv or .parquet, or whole runs, which --runs reads, as {ARCHIVE}",
+        help=f"one row per run as .csv or .parquet, or whole runs and all that 'findtta paper' "
+        f"measured, which --runs reads, as {ARCHIVE}",
     )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     add_filters(parser)
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     runs, count = read_runs(store, arguments)
     if arguments.export:
-        _export([run.result for run in runs], arguments.export)
+        _export([run.result for run in runs], arguments.export, store)
     elif not count and not as_json:
         print_text(
             f"There are no results in {str(store.folder)!r}: 'findtta run' and 'findtta bench' make some, --runs "
@@ -196,11 +197,11 @@ def _require_exportable(path: Path) -> None:
         require("pyarrow", "results", "writing Parquet files")
 
 
-def _export(results: Sequence[Result], path: Path) -> None:
+def _export(results: Sequence[Result], path: Path, store: Store) -> None:
     if not results:
         raise OptionError("--export: there is no run to export, so no file is written.")
     if path.name.endswith(ARCHIVE):
-        archive(results, path)
+        archive(results, path, store.measurements())
     else:
         _export_flat(results, path)
     print_text(f"{_counted(len(results))} written to {path}")

@@ -68,10 +68,11 @@ class AccuracyTable(Item):
         return claims_table(self.id, get)
 
     def rows(self, context: Context) -> list[PaperRow]:
-        """Return the rows to run: those of the paper, then methods that it has elsewhere."""
+        """Return the rows to run: those of the paper, methods that it has elsewhere, and those that it lacks."""
         others = [numbers.table("main-resnet50").row(method) for method in self.paper.absent if self.complete]
         rows = [*self.paper.rows, *(dataclasses.replace(row, values={}, spreads={}) for row in others)]
-        return [row for row in rows if context.wants(row.name) or context.wants(row.method)]
+        further = [PaperRow(name=name, printed=name, method=name) for name in context.further if self.complete]
+        return [row for row in rows if context.wants(row.name) or context.wants(row.method)] + further
 
     def cell(self, study: Study, row: PaperRow, column: PaperColumn, **options: Any) -> Cell:
         """Return a cell with the paper's number and ours; the options are those of ``Study.cell``."""

@@ -17,6 +17,7 @@ from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.images import NORMALIZATION
 from findtta.options import MODEL_NAMES, Count, Options, Seed, make_options, option, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
+from findtta.registry import method_names
 
 RESNET = "ResNet-50"
 QUICK_IMAGES = 128  # the fewest of which Shuffle can make a batch of one domain
@@ -86,7 +87,10 @@ class Context(Options):
         (0, 1, 2), "seeds of streams and methods", metavar="N,...", parse=int, shown="0,1,2; the paper has three"
     )
     methods: tuple[str, ...] | None = option(
-        None, "methods to compare", metavar="NAME,...", shown="those of the paper"
+        None,
+        "methods to compare; those that the paper lacks, such as find-soft, get rows without its numbers",
+        metavar="NAME,...",
+        shown="those of the paper",
     )
     batch_size: Count = option(64, "images per batch")
     device: str = option("cpu", "device that models run on")
@@ -96,7 +100,7 @@ class Context(Options):
         if not self.seeds:
             raise OptionError("seeds must be at least one, got none.")
         for method in self.methods or ():
-            require_known("methods", method, METHODS)
+            require_known("methods", method, method_names())
 
     @classmethod
     def quickly(cls, **settings: Any) -> Context:
@@ -137,6 +141,16 @@ class Context(Options):
             self.spec(setup, **settings, options=options(seed) if callable(options) else options, seed=seed)
             for seed in self.seeds
         ]
+
+    @property
+    def further(self) -> list[str]:
+        """The methods to compare that the paper lacks."""
+        return [method for method in self.methods or () if method not in METHODS]
+
+    @property
+    def compared(self) -> list[str]:
+        """All methods to compare: those of the paper in its order, then others."""
+        return [*filter(self.wants, METHODS), *self.further]
 
     def wants(self, method: str) -> bool:
         """Return whether a method is to be compared."""

@@ -140,12 +140,11 @@ class CleanControl(Item):
         rows: dict[str, list[Cell]] = {}
         for name in self.streams:
             columns += [Column(title=name), Column(title="against Source", kind="signed", unit="points")]
-        for method in METHODS:
-            if study.context.wants(method) or method == "source":
-                cells = rows[display(method)] = []
-                for stream in self.streams:
-                    own, source = (self._cell(study, setup, stream, name) for name in (method, "source"))
-                    cells += [own, own.minus(source)]
+        for method in dict.fromkeys(("source", *study.context.compared)):
+            cells = rows[display(method)] = []
+            for stream in self.streams:
+                own, source = (self._cell(study, setup, stream, name) for name in (method, "source"))
+                cells += [own, own.minus(source)]
         title = f"{setup.title}, accuracy in %, and points against the source model; {INTERVALS}"
         return [table(title, "method", columns, rows)]
 

@@ -133,7 +133,8 @@ class Efficiency(CostTable):
     """Time and memory of all methods, measured side by side, and how often they pass through the model."""
 
     def candidates(self, context: Context) -> Candidates:
-        names = [name for name in METHODS if context.wants(name) or name in ("source", self.baseline)]
+        always = ("source", self.baseline)
+        names = [name for name in (*METHODS, *context.further) if context.wants(name) or name in always]
         return {name: {"method": name, "options": {}} for name in names}
 
     def claims(self, study: Study) -> list[Table]:

@@ -11,7 +11,7 @@ from findtta.paper.accuracy_tables import FIND, STREAM_TITLES, AccuracyTable
 from findtta.paper.context import Context
 from findtta.paper.document import Document
 from findtta.paper.items import Item
-from findtta.paper.numbers import DATASETS, PaperColumn
+from findtta.paper.numbers import DATASETS, METHODS, PaperColumn
 from findtta.paper.study import Results, Study
 from findtta.tables import Cell, Column, Row, Table, escape_markdown
 
@@ -51,7 +51,8 @@ def _verdict(item: AccuracyTable, study: Study, column: PaperColumn) -> Verdict:
     rows = item.rows(study.context)
     titles = {row.name: item.row_title(row) for row in rows}
     cells = {row.name: item.cell(study, row, column) for row in rows}
-    own, others = cells["find"], {name: cell for name, cell in cells.items() if name not in OWN}
+    others = {name: cell for name, cell in cells.items() if name in METHODS and name not in OWN}
+    own = cells["find"]
     settings = column.settings
     stream = STREAM_TITLES.get(str(settings.get("scenario")), str(settings.get("scenario", "")).capitalize())
     details = [f"{name} {settings[name]}" for name in ("delta", "rounds", "domains") if name in settings]

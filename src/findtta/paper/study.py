@@ -19,6 +19,7 @@ from findtta.bench.evaluate import machine_record
 from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
 from findtta.bench.plan import digest_of
+from findtta.bench.store import MEASUREMENTS as MEASURED
 from findtta.bench.store import Store
 from findtta.errors import FindTTAError
 from findtta.intervals import interval
@@ -27,7 +28,6 @@ from findtta.paper.measure import MEASUREMENTS
 from findtta.tables import Cell
 
 FAILED = "failed"
-PROBES = "probes"  # a folder beside the results of runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +170,7 @@ def stored(store: Store) -> Results:
     """Return all that a store has, whatever version of the code computed it; a newer result wins over an older."""
     runs = [(RunSpec.from_dict(result.spec), result) for result in store.all()]
     readings = []
-    for path in sorted((store.folder / PROBES).glob("*.json")):
-        reading = Reading(**json.loads(path.read_text(encoding="utf-8")))
+    for reading in (Reading(**values) for values in store.measurements()):
         asked = {**reading.probe, "spec": RunSpec.from_dict(reading.probe["spec"])}
         readings.append((Probe(**asked), reading))
     found: list[tuple[RunSpec | Probe, Result | Reading]] = [*runs, *readings]
@@ -229,7 +228,7 @@ def take(probe: Probe, store: Store, planner: Planner, *, retry_failed: bool = F
         return Reading(digest=digest_of(asked), status="failed", probe=asked, error=_error(error))
     asked_of = {"kind": probe.kind, "settings": dict(probe.settings), "run": plan.digest}
     digest = digest_of({**asked_of, "code": code_digest(module_files([MEASUREMENTS[probe.kind]]))})
-    path = store.folder / PROBES / f"{digest}.json"
+    path = store.folder / MEASURED / f"{digest}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file is measured again
         known = Reading(**json.loads(path.read_text(encoding="utf-8")))
         if known.status == "done" or not retry_failed:

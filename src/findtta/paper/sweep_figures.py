@@ -12,7 +12,6 @@ from findtta.paper.context import Context, Setup
 from findtta.paper.cost_tables import timed, timing_notes
 from findtta.paper.items import Item
 from findtta.paper.notes import display
-from findtta.paper.numbers import METHODS
 from findtta.paper.study import Results, Study
 from findtta.plots import Panel, Series
 from findtta.tables import Cell
@@ -71,7 +70,7 @@ class BatchSize(Item):
     """Accuracy of every method against the batch size."""
 
     def panels_of(self, study: Study, setup: Setup, network: str) -> list[Panel]:
-        methods = {display(method): method for method in METHODS if study.context.wants(method)}
+        methods = {display(method): method for method in study.context.compared}
         return [_size_panel(study, setup, _crossmix(methods))]
 
 
