@@ -50,11 +50,11 @@ types: .venv/.dev
 
 .venv/.demo: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable ".[report]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[report]"
 	touch $@
 
 .venv/.dev: .venv/.demo
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]"
 	touch $@
 
 clean:

@@ -181,6 +181,18 @@ class Store:
         )
 
 
+def without_folders(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a run with the names of files in place of their paths."""
+    named = dict(spec)
+    if str(spec.get("model")).endswith(".safetensors"):
+        named["model"] = Path(spec["model"]).name
+    if spec.get("weights"):
+        named["weights"] = Path(spec["weights"]).name
+    if spec.get("data"):
+        named["data"] = "+".join(Path(part).name for part in split_sources(spec["data"]))
+    return named
+
+
 def archive(results: Iterable[Result], path: Path, measurements: Iterable[Mapping[str, Any]] = ()) -> None:
     """Write results into one small file, which a store can be read from; the same results give the same bytes.
 
@@ -189,13 +201,8 @@ def archive(results: Iterable[Result], path: Path, measurements: Iterable[Mappin
     documents = [json.loads(result.to_json()) for result in results]
     documents += json.loads(json.dumps(list(measurements)))
     for document in documents:
-        spec = document.get("probe", document)["spec"]
-        if str(spec.get("model")).endswith(".safetensors"):
-            spec["model"] = Path(spec["model"]).name
-        if spec.get("weights"):
-            spec["weights"] = Path(spec["weights"]).name
-        if spec.get("data"):
-            spec["data"] = "+".join(Path(part).name for part in split_sources(spec["data"]))
+        asked = document.get("probe", document)
+        asked["spec"] = without_folders(asked["spec"])
     # Runs that resemble each other next to each other: that compresses best.
     documents.sort(key=lambda each: (json.dumps(each["config"].get("stream")), each["digest"]))
     lines = [json.dumps(document, sort_keys=True, separators=(",", ":")) for document in documents]

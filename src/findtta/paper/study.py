@@ -20,7 +20,7 @@ from findtta.bench.execute import schedule
 from findtta.bench.executors import Executor, Serial, Watch, ignore
 from findtta.bench.plan import digest_of
 from findtta.bench.store import MEASUREMENTS as MEASURED
-from findtta.bench.store import Store
+from findtta.bench.store import Store, without_folders
 from findtta.errors import FindTTAError
 from findtta.intervals import interval
 from findtta.paper.context import Context, Setup
@@ -85,7 +85,7 @@ class Results:
 
     def get(self, asked: RunSpec | Probe) -> Result | Reading | None:
         """Return what a run or probe gave, done or failed, or None if there is nothing."""
-        return self._found.get(key(asked))
+        return self._found.get(key(asked)) or self._found.get(key(asked, folders=False))
 
     def also(self, more: Results) -> Results:
         """Return these results and more."""
@@ -158,9 +158,13 @@ class Study:
         return found if isinstance(found, Reading) else Reading(digest="", status="missing", probe=probe.to_dict())
 
 
-def key(asked: RunSpec | Probe) -> str:
-    """Return what identifies a run or probe as it was asked for."""
-    return json.dumps(asked.to_dict(), sort_keys=True)
+def key(asked: RunSpec | Probe, *, folders: bool = True) -> str:
+    """Return what identifies a run or probe as it was asked for; an archive knows files without their folders."""
+    fields = asked.to_dict()
+    if not folders:
+        spec = fields if isinstance(asked, RunSpec) else fields["spec"]
+        spec |= without_folders(spec)
+    return json.dumps(fields, sort_keys=True)
 
 
 # Computing
