@@ -4,6 +4,7 @@ import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +13,12 @@ from findtta.models import Classifier, load
 
 # Those that compute no gradients.
 METHODS = ("source", "tbn", "alpha-bn", "iabn", "instance", "find", "find-star", "find-soft")
+
+
+def graded(names=METHODS, slow=("find-soft",)) -> list:
+    """Methods for compilers and exporters, which take seconds each: one is fast, few are slow, the rest nightly."""
+    marks = {"find": (), **dict.fromkeys(slow, pytest.mark.slow)}
+    return [pytest.param(name, marks=marks.get(name, pytest.mark.nightly)) for name in names]
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -234,7 +234,10 @@ def answer_in_another_process(adapted, batch, answers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["find-star", "tent", "eata", "note", "rotta"])
+@pytest.mark.parametrize(
+    "method",
+    ["find-star", "tent", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("eata", "note", "rotta"))],
+)
 def test_an_adapted_model_goes_to_a_spawned_process(method):
     context = torch.multiprocessing.get_context("spawn")
     adapted, batch, answers = findtta.adapt(tiny(), method), images(), context.Queue()

@@ -6,7 +6,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import findtta
-from nets import METHODS, ActivatedNorm, close, conv, filled, images, stream, tiny
+from nets import ActivatedNorm, close, conv, filled, graded, images, stream, tiny
 
 # Warnings of torch about itself.
 pytestmark = [
@@ -38,10 +38,7 @@ def activated_net():
     return filled(nn.Sequential(conv(3, 6), ActivatedNorm(6), conv(6, 6), nn.BatchNorm2d(6)))
 
 
-#: One fast representative; the other methods are slow.
-each_method = pytest.mark.parametrize(
-    "method", [name if name == "find" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+each_method = pytest.mark.parametrize("method", graded())
 
 
 @each_method
@@ -54,8 +51,7 @@ def test_one_graph_serves_all_batch_sizes(method):
     assert 1 <= counter.frame_count <= 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_layers_that_do_more_than_normalise_compile(method):
     model, counter = adapted(method, activated_net()), CompileCounter()
     compiled = torch.compile(model, fullgraph=True, backend=counter)
@@ -80,7 +76,7 @@ SIZES = (1, 2, 7, 64)
     ("method", "sizes"),
     [
         *(("find", sizes) for sizes in (SIZES, SIZES[::-1], (5, 64, 6, 1))),
-        *(pytest.param(name, SIZES, marks=pytest.mark.slow) for name in METHODS if name != "find"),
+        *(pytest.param(*case.values, SIZES, marks=case.marks) for case in graded() if case.values != ("find",)),
     ],
 )
 def test_graphs_do_not_grow_with_the_batch_sizes(method, sizes):

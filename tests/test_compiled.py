@@ -29,7 +29,7 @@ from findtta.export.checking import compare
 from findtta.functional import first_neighbours, instance_moments, native
 from findtta.predictor import PredictorSettings
 from findtta.serve.settings import Choice, Settings
-from nets import METHODS, close, conv, filled, images, randn, shallow, stream, tiny
+from nets import close, conv, filled, graded, images, randn, shallow, stream, tiny
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -60,9 +60,7 @@ def pair(method="find", model=tiny, dtype=torch.float32, **options):
     return plain, compiled
 
 
-each_method = pytest.mark.parametrize(
-    "method", [name if name == "find" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+each_method = pytest.mark.parametrize("method", graded(slow=("tbn", "find-soft")))
 
 
 @each_method
@@ -395,7 +393,7 @@ def test_a_compiled_run_has_the_same_accuracy_and_groups():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["find", "source"])
+@pytest.mark.parametrize("method", ["find", pytest.param("source", marks=pytest.mark.nightly)])
 def test_a_compiled_predictor_still_knows_groups_and_drift(method):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), np.uint8)
     plain, compiled = (
@@ -446,7 +444,7 @@ def makes_code():
     """Marks tests that generate code."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_generated_code_gives_the_same_outputs_with_few_kernels_per_layer(makes_code, tmp_path):
     # A process of its own can be stopped, and its cache is empty. All in one: what they share is compiled once.

@@ -19,7 +19,7 @@ from findtta.export.files import refuse_training_batch_norm
 from findtta.export.runtimes import Description
 from findtta.export.tracing import neighbour_nodes
 from findtta.functional import first_neighbours
-from nets import ActivatedNorm, close, conv, filled, images, randn, stream, tiny
+from nets import ActivatedNorm, close, conv, filled, graded, images, randn, stream, tiny
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -57,9 +57,7 @@ def write(tmp_path_factory):
     return once
 
 
-@pytest.fixture(
-    params=[name if name == "find" else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+@pytest.fixture(params=graded(METHODS, slow=("find-star", "find-soft")))
 def written(request, write):
     """A model, its ONNX file and what the check found."""
     return write(request.param)
@@ -132,7 +130,7 @@ def test_description_is_read_back(written):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variance", ["unbiased", "instance-unbiased"])
+@pytest.mark.parametrize("variance", ["instance-unbiased", pytest.param("unbiased", marks=pytest.mark.nightly)])
 def test_other_estimators_of_the_variance_are_exported(tmp_path, variance):
     options = METHODS["find-star"] | {"alpha": 0.5}
     model = adapted("find-star", variance=variance, **options)

@@ -50,9 +50,9 @@ def each_run(method: str) -> pytest.MarkDecorator:
     """Parametrise a test with ``recording``: every set, run and precision that is recorded for a method.
 
     Fast is the first batch of one run of set C, in float64. Slow are the first batches of every run in float64,
-    the sharper comparison, and all batches in float32, which is quicker. All batches in float64 are for the night.
+    the sharper comparison, and all batches of one run in float32, which is quicker. The rest is for the night.
     """
-    parameters = []
+    parameters, whole = [], pytest.mark.slow
     for name in [name for name, folder in SETS.items() if (folder / f"{method}.npz").exists()]:
         fields = arrays(name, method)
         for run in [key.removesuffix(".hp") for key in fields if key.endswith(".hp")]:
@@ -61,7 +61,8 @@ def each_run(method: str) -> pytest.MarkDecorator:
             if few is not None:
                 sizes.append(("f64", None, pytest.mark.nightly))
             if name == "C" and any(key.startswith(f"{run}.f32.") for key in fields):
-                sizes.append(("f32", None, pytest.mark.slow))
+                sizes.append(("f32", None, whole))
+                whole = pytest.mark.nightly
             for precision, batches, mark in sizes:
                 part = f"-{batches}-batches" if batches else ""
                 recording = Recording(name, method, run, precision, batches)

@@ -191,6 +191,7 @@ def test_a_signal_to_all_processes_drains_as_one_to_the_server(tmp_path):
         assert server.process.wait(30) == 0
 
 
+@pytest.mark.nightly  # test_ray_application.py kills replicas and nodes of Ray in CI
 def test_the_same_on_ray(tmp_path):
     pytest.importorskip("ray.serve")
     bodies = [npy(image) for image in images(30)]
