@@ -12,8 +12,9 @@ demo: .venv/.demo
 test: lint types
 	$(PYTEST) -m "not slow and not nightly"
 
-test-all: test
-	$(PYTEST) -m "slow and not nightly"
+# One run of all: to collect the tests takes a while.
+test-all: lint types
+	$(PYTEST) -m "not nightly"
 
 # The rest of full grids, of which the other targets run a part.
 test-nightly: .venv/.dev

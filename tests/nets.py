@@ -16,7 +16,7 @@ METHODS = ("source", "tbn", "alpha-bn", "iabn", "instance", "find", "find-star",
 
 
 def graded(names=METHODS, slow=("find-soft",)) -> list:
-    """Methods for compilers and exporters, which take seconds each: one is fast, few are slow, the rest nightly."""
+    """Methods for compilers and exporters, which take seconds each: one fast, few slow, the rest nightly."""
     marks = {"find": (), **dict.fromkeys(slow, pytest.mark.slow)}
     return [pytest.param(name, marks=marks.get(name, pytest.mark.nightly)) for name in names]
 
