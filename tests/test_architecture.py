@@ -1,6 +1,7 @@
 """The shape of the package: import layers as docs/architecture.md draws them, and every import declared."""
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -96,9 +97,13 @@ EXTRAS = {
 }
 
 
+#: Read once: it takes a second with all extras installed.
+INSTALLED = functools.cache(packages_distributions)
+
+
 def distribution_of(module: str) -> str:
     top = module.partition(".")[0]
-    return packages_distributions().get(top, [top])[0].lower().replace("_", "-")
+    return INSTALLED().get(top, [top])[0].lower().replace("_", "-")
 
 
 @pytest.mark.parametrize("part", sorted({part_of(file) for file in FILES}))
