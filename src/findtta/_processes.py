@@ -29,8 +29,8 @@ KEPT_BLOCK = 1 << 30
 ALLOCATOR_SETTINGS = {-1: "MALLOC_TRIM_THRESHOLD_", -3: "MALLOC_MMAP_THRESHOLD_"}
 
 
-def keep_freed_memory() -> None:
-    """Let this process, and those it starts, keep memory that they free for the next feature map.
+def keep_freed_memory(*, here: bool = True) -> None:
+    """Let the processes that this one starts, and itself if ``here``, keep freed memory for the next feature map.
 
     glibc gives large blocks back to the system at once, and every new feature map then costs a page fault for each
     4 KiB. Variables that the user has set stay as they are; other C libraries are left alone.
@@ -40,8 +40,9 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     for number, variable in ALLOCATOR_SETTINGS.items():
         if mallopt is not None and variable not in os.environ:
-            mallopt(number, KEPT_BLOCK)
             os.environ[variable] = str(KEPT_BLOCK)
+            if here:
+                mallopt(number, KEPT_BLOCK)
 
 
 @contextlib.contextmanager

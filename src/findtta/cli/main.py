@@ -68,9 +68,10 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    keep_freed_memory()
     words = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in words if not word.startswith("-")), "")
+    # Each of the many threads of a server would keep what it has decoded; models are in other processes.
+    keep_freed_memory(here=chosen != "serve")
     try:
         arguments = build_parser(chosen).parse_args(words)
         code = int(arguments.run(arguments))

@@ -50,6 +50,8 @@ def sweep(
         if found:
             x_values, y_values, spread = zip(*found, strict=True)
             series.append(Series(name=name, look=look, x=x_values, y=y_values, spread=spread))
+    if len(series) == 1 < len(lines):  # a legend would have told it from the others
+        panel["title"] = f"{panel['title']}, {series[0].name}"
     return Panel(y="accuracy (%)", series=tuple(series), **panel)
 
 
