@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from findtta import plots
 from findtta.data import MAIN_CORRUPTIONS
 from findtta.data.dataset import CLEAN, DomainDataset, split_domain
-from findtta.estimates import WEIGHTS, entropy
-from findtta.estimates import spread as evidence_spread
+from findtta.estimates import WEIGHTS
 from findtta.images import to_input
 from findtta.models.card import Classifier
 from findtta.recommendation import CANDIDATES, FIND, JUDGES, SOURCE, Collected, collect, judge, weigh
@@ -313,6 +312,12 @@ def about_find(cells: Sequence[Cell]) -> str:
 Estimator = Callable[[Cell, str], float]
 
 
+def entropy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the entropy along the last axis, in nats."""
+    found: NDArray[np.float64] = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(-1)
+    return found
+
+
 def confidence(cell: Cell, name: str) -> float:
     """Mean probability of the predicted class."""
     return float(cell.collected.predictions[name].max(1).mean())
@@ -340,8 +345,7 @@ def agreement_with_others(cell: Cell, name: str) -> float:
 
 def weighted_agreement(cell: Cell, name: str) -> float:
     """The same, its opposite weighted by the entropy of the mean prediction as AETTA weights that of dropout."""
-    share = evidence_spread(cell.collected.predictions[name])
-    return 1 - (1 - agreement_with_others(cell, name)) / share**3
+    return 1 - (1 - agreement_with_others(cell, name)) / mean_entropy(cell, name) ** 3
 
 
 def expected_agreement(cell: Cell, name: str) -> float:
@@ -349,9 +353,15 @@ def expected_agreement(cell: Cell, name: str) -> float:
     return weigh(cell.collected)[0][name].agreement
 
 
+def mean_entropy(cell: Cell, name: str) -> float:
+    """The entropy of the mean prediction, over the largest there is."""
+    found = cell.collected.predictions[name]
+    return float(entropy(found.mean(0)) / math.log(found.shape[1]))
+
+
 def spread(cell: Cell, name: str) -> float:
-    """The entropy of the mean prediction, alone."""
-    return evidence_spread(cell.collected.predictions[name])
+    """The spread that is part of the evidence, alone."""
+    return weigh(cell.collected)[0][name].spread
 
 
 def kept_estimate(cell: Cell, name: str) -> float:
@@ -388,7 +398,8 @@ def estimators(cells: Sequence[Cell]) -> str:
         "agreement with the other methods": agreement_with_others,
         "the same, weighted as in AETTA": weighted_agreement,
         "expected agreement with the other methods": expected_agreement,
-        "entropy of the mean prediction": spread,
+        "entropy of the mean prediction": mean_entropy,
+        "spread over the classes": spread,
         "kept: all of the evidence": kept_estimate,
         "always find": always("find"),
         "always find-soft": always("find-soft"),

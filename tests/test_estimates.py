@@ -15,7 +15,6 @@ from findtta.estimates import (
     classes_by_chance,
     classes_per_batch,
     collect_evidence,
-    entropy,
     estimate_accuracies,
     spread,
 )
@@ -86,17 +85,31 @@ def test_between_batches_of_what_does_not_vary():
 @given(SEEDS)
 def test_spread_and_agreement_in_loops(seed):
     first, second, third = (probabilities(seed + number) for number in range(3))
-    mean = [sum(row[k] for row in first) / 30 for k in range(5)]
-    assert spread(first) == pytest.approx(-sum(p * math.log(p) for p in mean) / math.log(5))
+    pairs = [(one, other) for one in range(30) for other in range(30) if one != other]
+    twice = sum(first[one][k] * first[other][k] for one, other in pairs for k in range(5)) / len(pairs)
+    assert spread(first) == pytest.approx(min(1, -math.log(twice) / math.log(5)))
     same = [a[k] * b[k] for other in (second, third) for a, b in zip(first, other, strict=True) for k in range(5)]
     assert agreement(first, [second, third]) == pytest.approx(sum(same) / 60)
     assert agreement(np.eye(4), [np.eye(4), np.eye(4)[::-1]]) == pytest.approx(0.5)
 
 
-def test_entropy_of_certain_and_of_equal_predictions():
-    assert entropy(np.array([[1.0, 0.0], [0.5, 0.5]])) == pytest.approx([0, math.log(2)])
-    assert spread(np.eye(4)) == pytest.approx(1)
-    assert spread(np.array([[1.0, 0.0], [1.0, 0.0]])) == pytest.approx(0)
+def test_spread_of_certain_predictions():
+    assert spread(np.eye(4)) == 1  # no two alike, by chance: not more than all classes alike
+    assert spread(np.array([[1.0, 0.0], [1.0, 0.0]])) == 0
+    assert spread(np.full((7, 4), 0.25)) == pytest.approx(1)
+
+
+def test_spread_does_not_depend_on_how_many_images_there_are_nor_on_how_sure_they_are():
+    classes = 400
+    random = np.random.default_rng(0)
+    # Half of the classes never show; 600 images are not enough to tell which.
+    drawn = random.integers(0, classes // 2, (50, 600))
+    certain = np.eye(classes)
+    unsure = 0.5 * certain + 0.5 * certain[:, [*range(1, classes // 2), 0, *range(classes // 2, classes)]]
+    expected = math.log(classes / 2) / math.log(classes)
+    for predictions in (certain, unsure):
+        assert np.mean([spread(predictions[rows]) for rows in drawn]) == pytest.approx(expected, abs=0.002)
+        assert np.mean([spread(predictions[rows[:200]]) for rows in drawn]) == pytest.approx(expected, abs=0.01)
 
 
 @given(SEEDS, SIZES)

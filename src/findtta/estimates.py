@@ -18,10 +18,10 @@ Counts = Sequence[int] | NDArray[np.integer]
 #: By how much a method is more accurate than another for each unit by which its evidence is higher; fitted, as the
 #: number below, on the streams that docs/recommend.md names (benchmarks/recommend.py --fit).
 WEIGHTS: Mapping[str, float] = {
-    "spread": 1.2,
-    "agreement_if_mixed": 0.75,
+    "spread": 0.6,
+    "agreement_if_mixed": 0.8,
     "classes_if_mixed": 1.15,
-    "classes_if_sorted": -2.6,
+    "classes_if_sorted": -2.65,
 }
 #: How much accuracy methods lose on average for each image in which one disagrees with the others.
 DISAGREEMENT_COST = 0.85
@@ -34,8 +34,8 @@ class Evidence:
     """What the predictions of one method on unlabelled images say about it; each is from 0 to 1.
 
     Attributes:
-        spread: Entropy of the mean prediction, in units of that of all classes alike. Drift that the method leaves
-            in pushes images into few classes.
+        spread: How rarely two images get the same class, see :func:`spread`. Drift that the method leaves in
+            pushes images into few classes.
         agreement: The probability that another method gives the same class, if classes are drawn from predictions;
             on average over the others.
         classes: Part of the variance of the predictions that lies between batches, less what chance gives: how
@@ -120,14 +120,17 @@ def drift_between(drift: Floats, sizes: Counts) -> float:
     return max(0.0, between_batches(np.log(np.maximum(drift, np.finfo(np.float64).tiny)), sizes))
 
 
-def entropy(probabilities: Floats) -> Floats:
-    """Return the entropy along the last axis, in nats."""
-    return -(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))).sum(-1)
-
-
 def spread(probabilities: Floats) -> float:
-    """Return the entropy of the mean prediction, in units of the largest there is."""
-    return float(entropy(probabilities.mean(0)) / math.log(probabilities.shape[1]))
+    """Return the collision entropy of the classes, in units of the largest there is, at most 1.
+
+    It is minus the logarithm of the probability that two images get the same class, if classes are drawn from
+    predictions. Only pairs of different images count: the entropy of the mean prediction is too low for few
+    images, and the lower the surer their predictions are.
+    """
+    images, classes = probabilities.shape
+    total = probabilities.sum(0)
+    same = float(total @ total - (probabilities**2).sum()) / (images * (images - 1))
+    return -math.log(max(same, 1 / classes)) / math.log(classes)
 
 
 def agreement(probabilities: Floats, others: Sequence[Floats]) -> float:
