@@ -32,8 +32,9 @@ JUDGES = ("tbn", "alpha-bn:alpha=0.6", "iabn", "instance", "find", "find-soft")
 #: What may be recommended unless told otherwise: methods that keep no state and need no gradients, and FIND's
 #: blends with more weight of the source.
 CANDIDATES = (SOURCE, *JUDGES, "instance:alpha=0.9", "find:alpha=0.9", "find:alpha=0.95")
-#: By how many points a method must be estimated better before it is preferred to one of :data:`USUAL`.
-MARGIN = 1.0
+#: By how many points a method must be estimated better before it is preferred to one of :data:`USUAL`, times the
+#: root of the number of images: half a point for a thousand images, twice that for a quarter of them.
+MARGIN = 16.0
 
 #: What is recommended unless others are clearly better: it is the best or near it on most streams with drift; and
 #: instead of it the unadapted model, unless it is clearly better than that.
@@ -199,7 +200,7 @@ def recommend(
         The recommendation, which prints with its evidence.
 
     Raises:
-        InputError: If there are too few images (at least 100, and as many as classes), or a single batch.
+        InputError: If there are too few images (at least 100), or a single batch.
         OptionError: If a candidate learns from its batches.
 
     Example:
@@ -209,15 +210,7 @@ def recommend(
         >>> found.traffic.images
         128
     """
-    collected = collect(model, batches, candidates, progress=progress)
-    images, classes = collected.predictions[SOURCE].shape
-    if images < classes:
-        # The spread of predictions over the classes would say more about the images than about the method.
-        raise InputError(
-            f"batches must hold at least as many images as the model has classes, {classes}, got {images}: give "
-            "more of the images that arrive."
-        )
-    return judge(collected, candidates)
+    return judge(collect(model, batches, candidates, progress=progress), candidates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,9 +343,9 @@ def judge(collected: Collected, candidates: Sequence[str] = CANDIDATES) -> Recom
         ),
         key=lambda candidate: -candidate.gain,
     )
-    best = ranked[0]
+    best, margin = ranked[0], MARGIN / math.sqrt(sum(sizes))
     for usual in (candidate for name in USUAL for candidate in ranked if candidate.name == name):
-        if best.gain - usual.gain < MARGIN:
+        if best.gain - usual.gain < margin:
             best = usual
     predicted = predictions[best.name].argmax(1)
     traffic = Traffic(
