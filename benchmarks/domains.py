@@ -239,9 +239,10 @@ def right(
 
 def draw(accuracies: Mapping[str, Study], path: str) -> None:
     """Draw where methods are between FIND and the oracle: a panel for each model, a line for each stream."""
-    figure = Figure(figsize=(4.5 * len(accuracies), 3), layout="constrained")
-    panels = figure.subplots(1, len(accuracies), squeeze=False)[0]
-    for panel, (title, streams) in zip(panels, accuracies.items(), strict=True):
+    columns, rows = min(2, len(accuracies)), -(-len(accuracies) // 2)
+    figure = Figure(figsize=(4.5 * columns, 3 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for panel, (title, streams) in zip(panels, accuracies.items(), strict=False):
         places = range(len(streams), 0, -1)
         for place, row in zip(places, streams.values(), strict=True):
             panel.plot([row["find"], row["oracle"]], [place, place], color="#d0d4d9", zorder=0)
