@@ -207,17 +207,19 @@ def test_shipped_weights_are_as_good_as_their_card_says(name, request):
     assert model.card.clean_accuracy > 90
 
 
+@pytest.mark.parametrize("network", ["resnet26", "resnet50"])
 @pytest.mark.parametrize("data", ["cifar10", "cifar100"])
-def test_cards_of_shipped_cifar_networks(data):
-    card = load(f"{data}-resnet26").card
+def test_cards_of_shipped_cifar_networks(data, network):
+    card = load(f"{data}-{network}").card
     assert (card.trained_on, card.clean_images, card.corrupted_images) == (data, 10_000, 1000)
     assert sorted(card.corrupted_accuracy) == sorted(f"{name}@5" for name in MAIN_CORRUPTIONS)
 
 
+@pytest.mark.parametrize("network", ["resnet26", "resnet50"])
 @pytest.mark.parametrize("data", ["cifar10", "cifar100"])
-def test_shipped_cifar_networks_are_as_good_as_their_card_says(data, shared):
+def test_shipped_cifar_networks_are_as_good_as_their_card_says(data, network, shared):
     images = findtta.data.load(str(shared / "data" / f"{data}_test.npz"))
-    outcome = check_clean_accuracy(load(f"{data}-resnet26"), images, images=500)
+    outcome = check_clean_accuracy(load(f"{data}-{network}"), images, images=500)
     assert outcome.passed, str(outcome)
 
 
@@ -250,7 +252,7 @@ def test_shipped_files_are_small():
 
     folder = files("findtta.models") / "shipped"
     sizes = {name: (folder / f"{name}.safetensors").stat().st_size for name in SHIPPED}
-    assert sum(sizes.values()) < 15e6, sizes
+    assert sum(sizes.values()) < 17e6, sizes
 
 
 def test_cards_survive_json():

@@ -200,12 +200,13 @@ def test_a_page_of_nothing_is_refused(runs, tmp_path):
     assert not (tmp_path / "page.md").exists()
 
 
-def test_the_page_of_results_is_what_its_command_writes(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["RESULTS.md", "docs/results-resnet50.md"])
+def test_a_page_of_results_is_what_its_command_writes(name, tmp_path, monkeypatch):
     root = Path(__file__).parents[2]
     monkeypatch.chdir(root)
-    text = (root / "RESULTS.md").read_text(encoding="utf-8")
+    text = (root / name).read_text(encoding="utf-8")
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("findtta paper ")))[2:]
-    page = tmp_path / "RESULTS.md"
-    assert words[-2:] == ["--write", "RESULTS.md"]
+    page = tmp_path / "page.md"
+    assert words[-2:] == ["--write", name]
     assert command(*words[:-1], page) == 0
-    assert page.read_text(encoding="utf-8").replace(str(page), "RESULTS.md") == text
+    assert page.read_text(encoding="utf-8").replace(str(page), name) == text
