@@ -22,7 +22,7 @@ from findtta.data.dataset import HeldDataset
 from findtta.intervals import interval
 from findtta.tables import Cell, Column, Row
 
-METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star", "find-soft")
+METHODS = ("source", "tbn", "alpha-bn", "iabn", "tent", "find", "find-star", "find-soft", "find-domains")
 STREAMS = {
     "crossmix": "each batch mixes all fifteen corruptions",
     "static": "one corruption after another",
