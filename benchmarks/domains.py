@@ -241,7 +241,9 @@ def draw(accuracies: Mapping[str, Study], path: str) -> None:
     """Draw where methods are between FIND and the oracle: a panel for each model, a line for each stream."""
     columns, rows = min(2, len(accuracies)), -(-len(accuracies) // 2)
     figure = Figure(figsize=(4.5 * columns, 3 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in panels[len(accuracies) :]:
+        empty.set_axis_off()
     for panel, (title, streams) in zip(panels, accuracies.items(), strict=False):
         places = range(len(streams), 0, -1)
         for place, row in zip(places, streams.values(), strict=True):

@@ -303,9 +303,9 @@ def test_an_archive_does_not_say_where_files_were(tmp_path):
     run = made("find")
     spec = {
         **run.spec,
-        "data": "/home/me/a.npz+/home/me/b.npz",
-        "weights": "/home/me/w.pt",
-        "model": "/home/m.safetensors",
+        "data": "here/a.npz+there/b.npz",
+        "weights": "here/w.pt",
+        "model": "here/m.safetensors",
     }
     archive([dataclasses.replace(run, spec=spec)], tmp_path / "runs.jsonl.xz")
     (read,) = Store(tmp_path / "runs.jsonl.xz").all()
@@ -326,7 +326,7 @@ def test_a_damaged_archive_is_one_clear_error(tmp_path, content):
 
 def test_an_archive_has_measurements_beside_the_runs(store, tmp_path):
     run = made("find")
-    probe = {"kind": "times", "spec": {"data": "/home/me/a.npz"}}
+    probe = {"kind": "times", "spec": {"data": "here/a.npz"}}
     measured = {"digest": "m1", "probe": probe, "status": "done", "config": {}}
     store.require_writable()
     store.put(run)

@@ -90,8 +90,7 @@ class Shadow:
     def _estimate(self) -> None:
         """Tell which method is more accurate by the evidence of ``findtta recommend`` on the last batches."""
         sizes = [len(served.probabilities) for served, _ in self._compared]
-        classes = max((served.probabilities.shape[1] for served, _ in self._compared), default=0)
-        if sum(sizes) < max(estimates.FEWEST_IMAGES, classes):
+        if sum(sizes) < estimates.FEWEST_IMAGES:
             return
         own, other = (np.concatenate([both[side].probabilities for both in self._compared]) for side in (0, 1))
         drift = np.concatenate([served.drift for served, _ in self._compared])
