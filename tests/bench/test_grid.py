@@ -142,6 +142,27 @@ def test_flags_replace_lists_and_win_over_settings(write):
     assert [spec.images for spec in expand(grid)] == [9, 9, 7, 7]
 
 
+def test_an_entry_that_the_grid_has_keeps_its_settings(write):
+    grid = read(
+        write(
+            """
+            images = 7
+            [grid]
+            methods = [{ method = "find", options = { alpha = 0.9 }, seed = 5 }]
+            streams = [{ stream = "static", images = 9 }, "crossmix"]
+            """
+        )
+    )
+    methods = ["find", "find:alpha=0.9"]
+    changed = expand(grid.changed({"streams": ["static", "shuffle"], "methods": methods}, {}))
+    assert [(spec.stream, spec.images, spec.options, spec.seed) for spec in changed] == [
+        ("static", 9, {}, 0),
+        ("static", 9, {"alpha": 0.9}, 5),
+        ("shuffle", 7, {}, 0),
+        ("shuffle", 7, {"alpha": 0.9}, 5),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "error", "messages"),
     [

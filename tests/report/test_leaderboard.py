@@ -79,7 +79,10 @@ def test_a_method_that_lacks_a_stream_has_no_total_and_says_so():
     assert board.worst("find") is None
     assert standing(board, "find").endswith("; not run in `static`")
     row = overview([board], Costs()).rows[2]
-    assert [cell.text if cell else None for cell in row.cells[:2]] == [None, None]
+    drifted, clean, least_gain = row.cells[:3]
+    assert drifted is None
+    assert clean.mean == pytest.approx(88)
+    assert least_gain.text == ""
 
 
 def test_runs_on_other_samples_failed_and_older_ones_are_left_out():
@@ -106,7 +109,19 @@ def test_networks_have_boards_of_their_own():
     assert len(found) == 3
     assert len({board.title for board in found}) == 3
     table = overview(found, Costs())
-    assert len(table.columns) == 3 * 3 + 4
+    assert len(table.columns) == 3 * 2 + 5
+
+
+def test_the_least_gain_is_that_of_all_networks():
+    weaker = [run for run in runs("weaker") if run.spec["method"] != "find" or run.spec["stream"] != "crossmix"]
+    weaker += [made("find", 25, stream="crossmix", model="weaker", images=600, domains=("fog@5", "snow@5"))]
+    table = overview(boards([*runs(), *weaker]), Costs())
+    titles = [column.title for column in table.columns]
+    gains = {row.titles[0]: row.cells[titles.index("least gain")].text for row in table.rows}
+    assert gains["source"] == ""
+    assert gains["tbn"].startswith("-30.0 [")
+    assert gains["find"].startswith("-25.0 [")
+    assert gains["find"].endswith("] in crossmix, shapes-c, weaker")
 
 
 def test_the_markdown_page_has_a_row_per_method_and_a_table_per_network():

@@ -77,9 +77,21 @@ class Grid:
     about: str = ""  # what the grid is for
 
     def changed(self, axes: Mapping[str, Sequence[Any]], settings: Settings) -> Grid:
-        """Return the grid with other lists in place of its own, and with settings that override all others."""
-        lists = {**self.axes, **{name: _entries(name, values) for name, values in axes.items()}}
-        return dataclasses.replace(self, axes=lists).mapped(lambda own: _merge(own, settings))
+        """Return the grid with other lists in place of its own, and with settings that override all others.
+
+        An entry that the grid has as well keeps the settings that it has there.
+        """
+        lists = {name: self._known(name, _entries(name, values)) for name, values in axes.items()}
+        return dataclasses.replace(self, axes={**self.axes, **lists}).mapped(lambda own: _merge(own, settings))
+
+    def _known(self, name: str, entries: Sequence[Settings]) -> list[Settings]:
+        """Return entries with the settings that those of the same name and options have in this grid."""
+
+        def same(own: Settings, entry: Settings) -> bool:
+            return all(own.get(setting) == entry.get(setting) for setting in (AXES[name], "options"))
+
+        own = self.axes.get(name, ())
+        return [next((each for each in own if same(each, entry)), entry) for entry in entries]
 
     def mapped(self, change: Callable[[Settings], Settings]) -> Grid:
         """Return the grid with changed settings: those that all runs share, and those of each entry."""

@@ -81,10 +81,19 @@ class Result:
         """Return the result in a JSON document; ``InputError`` says what is missing or wrong in it."""
         try:
             document = json.loads(text)
-            if (written_as := document.pop("format", None)) != FORMAT:
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"not the result of a run: {error}") from error
+        return cls.from_document(document)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Self:
+        """Return the result in a JSON document that has been read."""
+        try:
+            fields = dict(document)
+            if (written_as := fields.pop("format", None)) != FORMAT:
                 raise TypeError(f"format must be {FORMAT}, got {written_as!r}; has another version written it?")
-            result = cls(**document)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            result = cls(**fields)
+        except (ValueError, TypeError) as error:
             raise InputError(f"not the result of a run: {error}") from error
         if result.status not in ("done", "failed"):
             raise InputError(f"not the result of a run: status must be 'done' or 'failed', got {result.status!r}.")

@@ -73,10 +73,9 @@ class Store:
             raise InputError(f"the archive {str(self.folder)!r} of results cannot be read ({error}).") from error
 
     @functools.cached_property
-    def _archived(self) -> dict[str, bytes]:
-        """The results of runs in an archive, by digest, as JSON."""
-        runs = {digest: each for digest, each in self._documents.items() if "probe" not in each}
-        return {digest: json.dumps(each).encode() for digest, each in runs.items()}
+    def _archived(self) -> dict[str, dict[str, Any]]:
+        """The results of runs in an archive, by digest."""
+        return {digest: each for digest, each in self._documents.items() if "probe" not in each}
 
     def measurements(self) -> Iterator[dict[str, Any]]:
         """Yield what ``findtta paper`` has measured beside the runs, as plain values."""
@@ -163,7 +162,7 @@ class Store:
     def _read(self, digest: str) -> Result | None:
         """Return a result, or None if there is none; ``InputError`` if its file cannot be used."""
         if self._is_archive:
-            return Result.from_json(self._archived[digest]) if digest in self._archived else None
+            return Result.from_document(self._archived[digest]) if digest in self._archived else None
         try:
             result = Result.from_json(self.path(digest).read_bytes())
         except FileNotFoundError:

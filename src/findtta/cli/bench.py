@@ -25,7 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``findtta bench``."""
     parser.add_argument("grid", nargs="?", metavar="GRID", help="a TOML file, or a preset (see --list)")
     parser.add_argument("--list", action="store_true", help="list the presets")
-    add_flags(parser.add_argument_group("lists, separated by commas; they replace those of GRID"), Axes)
+    add_flags(
+        parser.add_argument_group(
+            "lists, separated by commas, in place of those of GRID; an entry that GRID has keeps its settings"
+        ),
+        Axes,
+    )
     add_flags(parser.add_argument_group("settings of all runs; they override those of GRID"), RunSpec, _SHARED)
     how = parser.add_argument_group("how to run")
     add_flags(how, Execution)

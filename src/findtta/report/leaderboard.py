@@ -63,44 +63,47 @@ NO_COSTS = Costs()
 
 def overview(found: Sequence[Board], costs: Costs) -> Table:
     """Return the table with one row per method: accuracy, worst stream, clean accuracy and cost."""
-    columns = [Column(title="passes", kind="text")]
+    columns = [
+        Column(title=f"{board.title}: {part}", decimals=_DECIMALS)
+        for board in found
+        for part in ("drifted", "clean")
+    ]
+    columns += [Column(title=title, kind="text") for title in ("least gain", "passes")]
     columns += [Column(title=title, kind="text") for title in ("time", "memory")] if costs.about else []
     columns += [Column(title=title, kind="text") for title in ("gradients", "state", "export")]
     rows = []
     for (method,) in ordered(("method",), [(name,) for board in found for name in board.methods]):
-        cells: list[Cell | None] = []
-        for board in found:
-            worst = None if method == BASELINE else board.worst(method)
-            cells += [
-                _cell(board.accuracy(method, *board.drifted)),
-                Cell(text=f"{worst[1].text()} in {worst[0]}") if worst else None,
-                _cell(board.accuracy(method, *board.clean)),
-            ]
+        cells = [
+            _cell(board.accuracy(method, *streams)) for board in found for streams in (board.drifted, board.clean)
+        ]
         run = next(run for board in found for run in board.runs_of(method))
-        texts = [f"{run.cost.get('forward_passes')} + {run.cost.get('backward_passes')}"]
+        texts = [_least_gain(method, found)]
+        texts += [f"{run.cost.get('forward_passes')} + {run.cost.get('backward_passes')}"]
         texts += costs.texts(method) if costs.about else []
         rows.append(Row((method,), (*cells, *(Cell(text=text) for text in texts + _properties(method)))))
     return Table(
         title="One row per method",
         row_titles=("method",),
-        columns=(*(column for board in found for column in _columns(board)), *columns),
+        columns=tuple(columns),
         rows=tuple(rows),
         notes=(
-            "Accuracy over all samples of all streams but the clean one, ± half of the 95% interval, clustered by "
-            "image. Gain: points over the source model on the same samples, with its 95% interval, in the stream "
-            "where it is least. A method that was not run on all streams has neither.",
+            "Drifted: accuracy over all samples of all streams but the clean one, ± half of the 95% interval, "
+            "clustered by image. Least gain: points over the source model on the same samples, with the 95% "
+            "interval, in the stream and with the network where it is least. Both are of methods that were run on "
+            "all streams of a network.",
             f"Passes: forward + backward passes for a batch. {costs.about} Gradients: whether it needs them; "
             "state: whether it keeps any between batches; export: whether it can be exported as a fixed graph.",
         ),
     )
 
 
-def _columns(board: Board) -> list[Column]:
-    return [
-        Column(title=f"{board.title}: drifted", decimals=_DECIMALS),
-        Column(title="least gain", kind="text"),
-        Column(title="clean", decimals=_DECIMALS),
-    ]
+def _least_gain(method: str, found: Sequence[Board]) -> str:
+    """Return the least gain over the source model, and where it is; empty without one."""
+    worst = [] if method == BASELINE else [(board.title, each) for board in found if (each := board.worst(method))]
+    if not worst:
+        return ""
+    title, (stream, gain) = min(worst, key=lambda each: each[1][1].mean)
+    return f"{gain.text()} in {stream}" + f", {title}" * (len(found) > 1)
 
 
 def _cell(value: Interval | None, best: bool = False) -> Cell | None:
