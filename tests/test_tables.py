@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from findtta.intervals import Scores
 from findtta.tables import Cell, Column, Row, Table, escape_latex, escape_markdown, render
 
 
@@ -40,6 +42,16 @@ def test_cells_have_mean_and_standard_deviation_of_their_seeds():
     )
     assert cell.ours_text(1, 3) == "51.0 ± 1.4 (2 of 3 seeds)"
     assert Cell(failed=(0,)).ours_text(1) == "failed"
+
+
+def test_differences_leave_out_seeds_with_other_samples():
+    def cell(images, *right):
+        scores = {seed: Scores(np.arange(images), np.full(images, value)) for seed, value in enumerate(right)}
+        return Cell(values={seed: 100.0 * value for seed, value in enumerate(right)}, scores=scores)
+
+    assert cell(4, 1, 0).minus(cell(4, 0, 0)).values == {0: 100.0, 1: 0.0}
+    assert cell(4, 1).minus(cell(3, 0)).values == {}
+    assert cell(4, 1).minus(Cell(values={0: 60.0})).values == {0: 40.0}
 
 
 def test_numbers_are_aligned_whatever_follows_them(table):

@@ -105,14 +105,15 @@ class Cell:
         return shown if shown is not None and math.isfinite(shown) else None
 
     def minus(self, other: "Cell") -> "Cell":
-        """Return by how much this accuracy is ahead of another, paired by seed and sample, with its margin."""
+        """Return by how much this accuracy is ahead of another, paired by seed and sample, with its margin.
+
+        A seed with which the two did not see the same samples is left out.
+        """
         seeds = [seed for seed in self.values if seed in other.values]
-        paired = {
-            seed: pair
-            for seed in seeds
-            if seed in self.scores and seed in other.scores
-            if (pair := self.scores[seed].minus(other.scores[seed])) is not None
-        }
+        known = [seed for seed in seeds if seed in self.scores and seed in other.scores]
+        pairs = {seed: self.scores[seed].minus(other.scores[seed]) for seed in known}
+        paired = {seed: pair for seed, pair in pairs.items() if pair is not None}
+        seeds = [seed for seed in seeds if seed in paired or seed not in pairs]
         return Cell(
             values={seed: self.values[seed] - other.values[seed] for seed in seeds},
             text=self.text or other.text,

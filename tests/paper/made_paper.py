@@ -104,7 +104,7 @@ def made(spec: RunSpec, accuracy: float = 50.0, **changes: Any) -> Result:
         "config": config,
         "metrics": {"accuracy": accuracy},
         "per_round": [accuracy + rounds - 1 - 2 * number for number in range(rounds)],
-        "samples": samples_of(6400, len(domains), accuracy),
+        "samples": samples_of((spec.images or 400) * len(domains), len(domains), accuracy),
         "layers": [{"groups_mean": 4.0}, {"groups_mean": None}, {"groups_mean": 8.0}],
         "environment": {"system": "Linux x86_64", "torch": "2.13.0"},
     }

@@ -166,6 +166,8 @@ def test_mistakes_are_told_before_anything_is_run(words, error, message, runs):
         ("[setup]\ndata = 'x'", r"tables \[\[setup\]\]"),
         ("[[setup]]\ndata = 'cifar10-c'\nmodle = 'x'", "Did you mean 'model'"),
         ("[[setup]]\nas = 'imagenet'", "Did you mean 'imagenet-c'"),
+        ("[[setup]]\nimages_of = { vdia = 9 }", "images_of must be one of .*'vdia'"),
+        ("[[setup]]\nimages_of = { vida = 0 }", "images_of.vida must be"),
     ],
 )
 def test_mistakes_in_a_file_of_setups_name_the_file(tmp_path, content, message):

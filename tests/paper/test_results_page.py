@@ -13,7 +13,8 @@ from findtta.paper.study import Results
 
 def judged(accuracies, **changes):
     """The verdicts on Table 7 when CIFAR-10-C alone was run, with these accuracies."""
-    setups = tuple(dataclasses.replace(one, network="ResNet-26", images=40) for one in all_setups()[:2])
+    changes = {"network": "ResNet-26", "images": 40, **changes}
+    setups = tuple(dataclasses.replace(one, **changes) for one in all_setups()[:2])
     context = Context(setups=setups, seeds=(0,), methods=("source", "tbn", "find"))
     item = load("resnet26")
     specs = [spec for spec in item.asked(context) if isinstance(spec, RunSpec)]
@@ -35,3 +36,9 @@ def test_a_verdict_follows_the_interval_of_the_difference(accuracies, verdict, o
     assert here.verdict == verdict
     assert here.ours.endswith(f"over {other}")
     assert found["CIFAR100-C, ResNet-26, CrossMix"].verdict == NOT_RUN
+
+
+def test_a_method_that_saw_fewer_images_is_not_compared():
+    found = judged({"source": 20.0, "tbn": 95.0, "find": 90.0}, images_of={"tbn": 10})
+    here = found["CIFAR10-C, ResNet-26, CrossMix"]
+    assert (here.verdict, here.ours.split()[-1]) == (HOLDS, "Source")

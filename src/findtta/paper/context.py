@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.images import NORMALIZATION
-from findtta.options import MODEL_NAMES, Count, Options, Seed, make_options, option, require_known
+from findtta.options import MODEL_NAMES, Count, Options, Seed, make_options, option, require_int, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 from findtta.registry import method_names
 
@@ -26,7 +26,10 @@ NONE = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Setup(Options):
-    """A dataset and a model, and what of the paper they stand for; ``images`` limits the images per domain."""
+    """A dataset and a model, and what of the paper they stand for.
+
+    ``images`` limits the images per domain, and ``images_of`` those for single methods, such as slow ones.
+    """
 
     data: str = option(
         SHAPES, "dataset: shapes, a downloaded dataset, or a path", metavar="NAME|PATH", repeat=True
@@ -51,12 +54,16 @@ class Setup(Options):
     )
     data_options: Mapping[str, Any] = option(dict, "option of all datasets", flag="data-option")
     images: Count | None = None
+    images_of: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_known("as", self.stands_for, DATASETS)
         if self.network is not None:
             require_known("network", self.network, NETWORKS)
+        for method, images in self.images_of.items():
+            require_known("images_of", method, method_names())
+            require_int(f"images_of.{method}", images)
 
     def fits(self, network: str) -> bool:
         """Return whether the model stands for this network of the paper."""
@@ -127,12 +134,17 @@ class Context(Options):
         shared = ("data", "data_options", "model", "weights", "normalization")
         defaults = {
             **{name: getattr(setup, name) for name in shared},
-            "images": setup.images if self.images is None else self.images,
+            "images": self.images_of(setup, str(settings.get("method"))),
             "batch_size": self.batch_size,
             "device": self.device,
             "seed": self.seeds[0],
         }
         return RunSpec(**{**defaults, **settings})
+
+    def images_of(self, setup: Setup, method: str = "") -> int | None:
+        """Return how many images per domain a method is run on, or None for all."""
+        limits = [setup.images if self.images is None else self.images, setup.images_of.get(method)]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def specs(self, setup: Setup, **settings: Any) -> list[RunSpec]:
         """Return a run for every seed; ``options`` may be a function of the seed."""

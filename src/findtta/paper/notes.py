@@ -31,6 +31,9 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
     notes = ["Rough numbers (--quick): few images."] if context.quick else []
     for setup, configs in _by_setup(context, results):
         notes += [*_data_notes(setup, configs), _model_note(setup, configs[0], network)]
+        fewer = [name for name in setup.images_of if any(config.get("method") == name for config in configs)]
+        title = DATASETS[setup.stands_for]
+        notes += [f"{title}: {context.images_of(setup, name)} images for {display(name)}." for name in fewer]
     paper = table("main-resnet50").settings
     if len(context.seeds) != paper["seeds"]:
         seeds = "One seed" if len(context.seeds) == 1 else f"{len(context.seeds)} seeds"

@@ -11,6 +11,7 @@ from findtta.paper.accuracy_tables import FIND, STREAM_TITLES, AccuracyTable
 from findtta.paper.context import Context
 from findtta.paper.document import Document
 from findtta.paper.items import Item
+from findtta.paper.notes import display
 from findtta.paper.numbers import DATASETS, METHODS, PaperColumn
 from findtta.paper.study import Results, Study
 from findtta.tables import Cell, Column, Row, Table, escape_markdown
@@ -65,12 +66,11 @@ def _verdict(item: AccuracyTable, study: Study, column: PaperColumn) -> Verdict:
         best = max(printed, key=lambda name: printed[name])
         claimed = own.paper - printed[best]
         paper = f"{claimed:+.1f} over {titles[best]}"
-    measured = {name: cell.mean for name, cell in others.items() if cell.mean is not None}
-    if own.mean is None or not measured:
+    compared = {name: gain for name, cell in others.items() if (gain := own.minus(cell)).mean is not None}
+    if not compared:
         return Verdict(where, paper, "-", "-", NOT_RUN)
-    best = max(measured, key=lambda name: measured[name])
-    gain = own.minus(others[best])
-    over_source = own.minus(others["source"]).signed_text(1) if "source" in measured else "-"
+    best, gain = min(compared.items(), key=lambda each: each[1].mean or 0.0)
+    over_source = compared["source"].signed_text(1) if "source" in compared else "-"
     ours = f"{gain.signed_text(1)} over {titles[best]}"
     return Verdict(where, paper, ours, over_source, _judge(claimed, gain))
 
@@ -128,10 +128,11 @@ def _setups(context: Context) -> list[str]:
     lines = []
     for setup in context.setups:
         network = setup.network or ("the transformer" if setup.fits("EfficientViT-M5") else "every ResNet")
-        images = setup.images if context.images is None else context.images
+        images = context.images_of(setup)
+        fewer = "".join(f", {context.images_of(setup, name)} for {display(name)}" for name in setup.images_of)
         lines.append(
             f"- {setup.title}: `{setup.model}` in the place of {network} of the paper; "
-            f"{'all' if images is None else images} images per domain; "
+            f"{'all' if images is None else images} images per domain{fewer}; "
             f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}."
         )
     return lines
