@@ -371,6 +371,14 @@ def test_efficiency_is_told_as_ratios():
     assert all(row.cells[1].mean is None for row in claims.rows)  # ViDA and the others were not measured
 
 
+def test_efficiency_has_methods_that_the_paper_lacks():
+    item, context = load("efficiency"), Context(seeds=(0,), methods=("find", "find-soft"))
+    (main, _) = item.document(context, cost_results(item, context)).tables
+    assert cell(main, "find-soft", "s per batch, paper").paper is None
+    assert cell(main, "find-soft", "times Source").paper is None
+    assert cell(main, "FIND", "s per batch, paper").paper == 0.21
+
+
 def test_what_cannot_be_timed_is_told():
     item, context = load("clustering"), Context(seeds=(0,))
     times, *_ = probes_of(item, context)

@@ -86,10 +86,10 @@ class CostTable(Item):
         """Return a cell of a candidate: a number of the paper (such as "paper latency") or what was measured."""
         what, _, rest = shows.partition(" ")
         if what == "paper":
-            return Cell(paper=numbers.value(self.id, name, rest))
+            return Cell(paper=self._printed(name, rest))
         if what in ("accuracy", "groups"):
             run = self.candidates(study.context)[name]
-            printed = numbers.value(self.id, name, "accuracy") if rest == "compared" else None
+            printed = self._printed(name, "accuracy") if rest == "compared" else None
             return study.cell(setup, READS[what], paper=printed, **run, stream="crossmix")
         if setup is None:
             ours = Cell()
@@ -98,9 +98,14 @@ class CostTable(Item):
         else:
             ours = self._time(study, setup, name, what, rest.removeprefix("to "))
         if shows == f"ratio to {self.baseline}":
-            own, base = (numbers.value(self.id, one, "latency") for one in (name, self.baseline))
+            own, base = (self._printed(one, "latency") for one in (name, self.baseline))
             ours = dataclasses.replace(ours, paper=own / base if own is not None and base else None)
         return ours
+
+    def _printed(self, name: str, column: str) -> float | None:
+        """Return the paper's number of a candidate, or None if it has none."""
+        printed = {row.name for row in numbers.table(self.id).rows}
+        return numbers.value(self.id, name, column) if name in printed else None
 
     def _time(self, study: Study, setup: Setup, name: str, measure: str, over: str) -> Cell:
         """Return a number of a candidate, as a multiple of another candidate's if one is named, or its passes."""
