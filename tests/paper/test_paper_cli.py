@@ -195,6 +195,11 @@ def test_a_page_of_stored_runs_says_what_holds(capsys, runs, tmp_path, monkeypat
     assert "Efficiency" not in text  # nothing of it is stored
     assert f"{accuracy['find']:.2f}" in text
     assert "- *Not run*: 1 of 2. CIFAR100-C, ResNet-26, CrossMix." in text
+    assert command(*words, "--stored", "--write", page, "--title", "A page", "--note", "See [more](more.md).") == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# A page\n")
+    assert "\n\nSee [more](more.md).\n\n" in text
+    assert f"--title 'A page' --note 'See [more](more.md).' --write {page}" in text
 
 
 def test_a_page_of_nothing_is_refused(runs, tmp_path):

@@ -19,7 +19,7 @@ from findtta.cli.stored import add_runs
 from findtta.errors import OptionError
 from findtta.paper.context import NONE, Context, Setup, make_setup, read_setups
 from findtta.paper.items import Item, all_items, find, groups
-from findtta.paper.results_page import write_page
+from findtta.paper.results_page import RESULTS, write_page
 from findtta.paper.study import Results, gather, stored
 from findtta.tables import render
 
@@ -66,6 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write all items into one Markdown page that begins with what holds and what does not; its figures "
         "go to --output",
+    )
+    how.add_argument("--title", default=RESULTS, help="heading of that page")
+    how.add_argument(
+        "--note", default="", metavar="TEXT", help="what else a reader of that page must know, in Markdown"
     )
 
 
@@ -126,7 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.write is not None:
         if not documents:
             raise OptionError(f"--write: {str(store.folder)!r} has no results of these items with these settings.")
-        files = write_page(arguments.write, output, chosen, documents, context, everything)
+        said = {"title": arguments.title, "note": arguments.note}
+        files = write_page(arguments.write, output, chosen, documents, context, everything, **said)
         print_text(f"written: {', '.join(map(str, files))}")
     failed = sum(record.status == "failed" for record in everything.records)
     if failed:
@@ -175,7 +180,10 @@ def _command(arguments: argparse.Namespace) -> str:
                 words += [flag, Path(one).name if Path(str(one)).is_absolute() else str(one)]
     if arguments.write is not None:  # the command that makes the page again
         words += ["--stored"] if arguments.stored else []
-        for flag, value in (("--runs", arguments.runs), ("-o", arguments.output), ("--write", arguments.write)):
+        title = None if arguments.title == RESULTS else arguments.title
+        said = {"--title": title, "--note": arguments.note or None}
+        places = {"--runs": arguments.runs, "-o": arguments.output, "--write": arguments.write}
+        for flag, value in {**said, **places}.items():
             words += [] if value is None else [flag, str(value)]
     return shlex.join(words)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from findtta._io import write_file
+from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.intervals import Interval
 from findtta.paper.accuracy_tables import FIND, STREAM_TITLES, AccuracyTable
 from findtta.paper.context import Context
@@ -18,6 +19,7 @@ from findtta.tables import Cell, Column, Row, Table, escape_markdown
 
 #: The paper's own methods: neither is an other method to be compared with.
 OWN = ("find", "find-star")
+RESULTS = "Results: the paper's tables and figures, run again"
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "cannot be told", "not run"
 
 
@@ -33,7 +35,7 @@ class Verdict:
 
 
 def verdicts(items: Sequence[Item], context: Context, results: Results) -> list[Verdict]:
-    """Compare FIND with the best other method, column by column, in the paper and in our results."""
+    """Compare FIND with the best other method of those that were run, column by column, in the paper and here."""
     found = []
     for item in items:
         # A table that is not to be completed compares parts of FIND, not methods.
@@ -57,16 +59,16 @@ def _verdict(item: AccuracyTable, study: Study, column: PaperColumn) -> Verdict:
     settings = column.settings
     stream = STREAM_TITLES.get(str(settings.get("scenario")), str(settings.get("scenario", "")).capitalize())
     details = [f"{name} {settings[name]}" for name in ("delta", "rounds", "domains") if name in settings]
-    if details == ["domains 15"]:
-        details = []
+    details = [detail for detail in details if detail != f"domains {len(MAIN_CORRUPTIONS)}"]
     where = ", ".join([DATASETS[settings["dataset"]], item.network, " ".join([stream, *details])])
+    compared = {name: gain for name, cell in others.items() if (gain := own.minus(cell)).mean is not None}
     printed = {name: cell.paper for name, cell in others.items() if cell.paper is not None}
+    printed = {name: value for name, value in printed.items() if name in compared or not compared}
     paper, claimed = "-", None
     if own.paper is not None and printed:
         best = max(printed, key=lambda name: printed[name])
         claimed = own.paper - printed[best]
         paper = f"{claimed:+.1f} over {titles[best]}"
-    compared = {name: gain for name, cell in others.items() if (gain := own.minus(cell)).mean is not None}
     if not compared:
         return Verdict(where, paper, "-", "-", NOT_RUN)
     best, gain = min(compared.items(), key=lambda each: each[1].mean or 0.0)
@@ -90,12 +92,15 @@ def write_page(
     documents: Sequence[Document],
     context: Context,
     results: Results,
+    *,
+    title: str = RESULTS,
+    note: str = "",
 ) -> list[Path]:
     """Write the page, and its figures as PNG files into a folder; return the files."""
     judged = verdicts(items, context, results)
     written = []
     parts = [
-        "# Results: the paper's tables and figures, run again",
+        f"# {title}",
         "",
         "This page is written by a command from stored runs; nothing in it is typed by hand:",
         "",
@@ -103,6 +108,7 @@ def write_page(
         "",
         *_setups(context),
         "",
+        *([note, ""] if note else []),
         "Accuracies are in %, differences in points with 95% intervals, paired by sample and clustered by image.",
         "",
         "## What holds, what does not",
@@ -140,14 +146,14 @@ def _setups(context: Context) -> list[str]:
 
 def _verdict_table(judged: Sequence[Verdict]) -> Table:
     titles = (
-        f"{FIND} over the best other method, paper",
+        f"{FIND} over the best other method run here, paper",
         "here",
         f"{FIND} over Source, here",
-        "is it first, as in the paper?",
+        "first, as in the paper?",
     )
     return Table(
         title="",
-        row_titles=("data, network, stream",),
+        row_titles=("the paper's data, network, stream",),
         columns=tuple(Column(title=title, kind="text", unit="") for title in titles),
         rows=tuple(
             Row(
