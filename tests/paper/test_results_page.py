@@ -42,3 +42,14 @@ def test_a_method_that_saw_fewer_images_is_not_compared():
     found = judged({"source": 20.0, "tbn": 95.0, "find": 90.0}, images_of={"tbn": 10})
     here = found["CIFAR10-C, ResNet-26, CrossMix"]
     assert (here.verdict, here.ours.split()[-1]) == (HOLDS, "Source")
+
+
+def test_a_stream_may_have_fewer_images():
+    (setup, *_) = (dataclasses.replace(one, images=40, images_of={"random": 10, "tbn": 5}) for one in all_setups())
+    context = Context(setups=(setup,), seeds=(0,), methods=("tbn", "find"))
+    asked = [spec for spec in load("main-resnet50").asked(context) if isinstance(spec, RunSpec)]
+    images = {(spec.method, spec.stream.partition(":")[0]): spec.images for spec in asked}
+    assert (images["find", "crossmix"], images["find", "random"]) == (40, 10)
+    assert {images["tbn", stream] for stream in ("crossmix", "random")} == {5}
+    (few,) = {spec.images for spec in load("main-resnet50").asked(dataclasses.replace(context, images=3))}
+    assert few == 3

@@ -18,6 +18,7 @@ from findtta.images import NORMALIZATION
 from findtta.options import MODEL_NAMES, Count, Options, Seed, make_options, option, require_int, require_known
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 from findtta.registry import method_names
+from findtta.streams import SCENARIOS
 
 RESNET = "ResNet-50"
 QUICK_IMAGES = 128  # the fewest of which Shuffle can make a batch of one domain
@@ -28,7 +29,7 @@ NONE = "-"
 class Setup(Options):
     """A dataset and a model, and what of the paper they stand for.
 
-    ``images`` limits the images per domain, and ``images_of`` those for single methods, such as slow ones.
+    ``images`` limits the images per domain, and ``images_of`` those of single methods or streams that are slow.
     """
 
     data: str = option(
@@ -61,9 +62,9 @@ class Setup(Options):
         require_known("as", self.stands_for, DATASETS)
         if self.network is not None:
             require_known("network", self.network, NETWORKS)
-        for method, images in self.images_of.items():
-            require_known("images_of", method, method_names())
-            require_int(f"images_of.{method}", images)
+        for name, images in self.images_of.items():
+            require_known("images_of", name, (*method_names(), *SCENARIOS))
+            require_int(f"images_of.{name}", images)
 
     def fits(self, network: str) -> bool:
         """Return whether the model stands for this network of the paper."""
@@ -134,16 +135,17 @@ class Context(Options):
         shared = ("data", "data_options", "model", "weights", "normalization")
         defaults = {
             **{name: getattr(setup, name) for name in shared},
-            "images": self.images_of(setup, str(settings.get("method"))),
+            "images": self.images_of(setup, settings.get("method"), str(settings.get("stream")).partition(":")[0]),
             "batch_size": self.batch_size,
             "device": self.device,
             "seed": self.seeds[0],
         }
         return RunSpec(**{**defaults, **settings})
 
-    def images_of(self, setup: Setup, method: str = "") -> int | None:
-        """Return how many images per domain a method is run on, or None for all."""
-        limits = [setup.images if self.images is None else self.images, setup.images_of.get(method)]
+    def images_of(self, setup: Setup, *names: str | None) -> int | None:
+        """Return how many images per domain a method and stream of these names are run with, or None for all."""
+        limits = [setup.images if self.images is None else self.images]
+        limits += [setup.images_of.get(name or "") for name in names]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def specs(self, setup: Setup, **settings: Any) -> list[RunSpec]:

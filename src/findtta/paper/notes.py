@@ -21,9 +21,9 @@ TEXTS = read_toml(Path(__file__).with_suffix(".toml"))
 Config = Mapping[str, Any]
 
 
-def display(method: str) -> str:
-    """Return the name of a method in the paper."""
-    return table("main-resnet50").row(method).printed if method in METHODS else method
+def display(name: str) -> str:
+    """Return the name of a method in the paper; another name stays what it is."""
+    return table("main-resnet50").row(name).printed if name in METHODS else name
 
 
 def setting_notes(context: Context, results: Results, network: str) -> list[str]:
@@ -31,9 +31,9 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
     notes = ["Rough numbers (--quick): few images."] if context.quick else []
     for setup, configs in _by_setup(context, results):
         notes += [*_data_notes(setup, configs), _model_note(setup, configs[0], network)]
-        fewer = [name for name in setup.images_of if any(config.get("method") == name for config in configs)]
-        title = DATASETS[setup.stands_for]
-        notes += [f"{title}: {context.images_of(setup, name)} images for {display(name)}." for name in fewer]
+        seen = {name for config in configs for name in (config.get("method"), config["stream"]["scenario"])}
+        fewer = {display(name): context.images_of(setup, name) for name in setup.images_of if name in seen}
+        notes += [f"{DATASETS[setup.stands_for]}: {images} images for {name}." for name, images in fewer.items()]
     paper = table("main-resnet50").settings
     if len(context.seeds) != paper["seeds"]:
         seeds = "One seed" if len(context.seeds) == 1 else f"{len(context.seeds)} seeds"
