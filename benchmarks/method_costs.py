@@ -59,7 +59,8 @@ def main() -> None:
         f"quartiles over {arguments.batches} interleaved batches. Memory: peak of a whole process, as a ratio."
     )
     arguments.output.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    rows = [(name, *found.get("time", {}).get(name, ()), found.get("memory", {}).get(name)) for name in methods]
+    time, memory = found.get("time", {}), found.get("memory", {})
+    rows = [(name, *time.get(name, (None, None, None)), memory.get(name)) for name in methods]
     print(render(("method", "25%", "time", "75%", "memory"), rows))
 
 

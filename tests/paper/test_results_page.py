@@ -7,6 +7,7 @@ from made_paper import all_setups, load, made
 
 from findtta.bench import RunSpec
 from findtta.paper.context import Context
+from findtta.paper.notes import fewer_seeds
 from findtta.paper.results_page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts
 from findtta.paper.study import Results
 
@@ -53,3 +54,16 @@ def test_a_stream_may_have_fewer_images():
     assert {images["tbn", stream] for stream in ("crossmix", "random")} == {5}
     (few,) = {spec.images for spec in load("main-resnet50").asked(dataclasses.replace(context, images=3))}
     assert few == 3
+
+
+def test_methods_with_fewer_seeds_are_named():
+    setups = tuple(dataclasses.replace(one, images=40) for one in all_setups()[:1])
+    context = Context(setups=setups, seeds=(0, 1), methods=("source", "tbn", "find"))
+    specs = [spec for spec in load("resnet26").asked(context) if isinstance(spec, RunSpec)]
+    all_runs = Results((spec, made(spec)) for spec in specs)
+    some = Results((spec, made(spec)) for spec in specs if spec.method != "tbn" or spec.seed == 1)
+    assert fewer_seeds(context, all_runs) == []
+    assert fewer_seeds(context, some) == ["crossmix of cifar10-c, seed 1 alone: TBN."]
+    assert "crossmix of cifar10-c, seed 1 alone: TBN." in load("resnet26").document(context, some).notes
+    first = Results((spec, made(spec)) for spec in specs if spec.seed == 0)
+    assert fewer_seeds(context, first) == ["crossmix of cifar10-c, seed 0 alone: all."]

@@ -45,6 +45,10 @@ def _images(study: Study, batches: int) -> int:
     return math.ceil(batches * study.context.batch_size / len(MAIN_CORRUPTIONS)) + 1
 
 
+def _is_measured(found: Table) -> bool:
+    return any(cell.values or cell.text for row in found.rows for cell in row.cells if cell)
+
+
 @dataclass(kw_only=True, eq=False)
 class CostTable(Item):
     """Time and memory of some candidates, for each setup or, without any, the paper's numbers alone."""
@@ -65,7 +69,9 @@ class CostTable(Item):
 
     def tables(self, study: Study) -> list[Table]:
         setups: list[Setup | None] = [*self.setups(study)]
-        return [self._table(study, setup) for setup in setups or [None]]
+        tables = [self._table(study, setup) for setup in setups or [None]]
+        # Setups that nothing was measured with are left out, unless it is all of them.
+        return [table for table in tables if _is_measured(table)] or tables
 
     def _table(self, study: Study, setup: Setup | None) -> Table:
         dataset = numbers.table(self.id).settings["dataset"]

@@ -38,6 +38,7 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
     if len(context.seeds) != paper["seeds"]:
         seeds = "One seed" if len(context.seeds) == 1 else f"{len(context.seeds)} seeds"
         notes.append(f"{seeds}; the paper has {paper['seeds']}.")
+    notes += fewer_seeds(context, results)
     if context.batch_size != paper["batch_size"]:
         notes.append(f"Batches of {context.batch_size}; the paper has {paper['batch_size']}.")
     scenarios = dict.fromkeys(config["stream"]["scenario"] for config in _configs(results))
@@ -47,6 +48,27 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
         for config in (run.config for run in results.runs if run.config)
     ):
         notes.append("Some streams are no longer than the cold start of FIND*, during which it is FIND.")
+    return notes
+
+
+def fewer_seeds(context: Context, results: Results) -> list[str]:
+    """Return for each stream which methods were run with some of the seeds only."""
+    seeds: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for run in results.runs:
+        if run.is_done:
+            options = ", ".join(f"{name} {value}" for name, value in run.spec["options"].items())
+            method = display(run.spec["method"]) + f" ({options})" * bool(options)
+            seeds[f"{run.config['stream']['scenario']} of {run.config['data']['name']}"][method].add(run.seed)
+    notes = []
+    for stream, methods in seeds.items():
+        fewer = defaultdict(list)
+        for method, found in methods.items():
+            if len(found) < len(context.seeds):
+                fewer[", ".join(map(str, sorted(found)))].append(method)
+        notes += [
+            f"{stream}, seed {some} alone: {'all' if len(names) == len(methods) else ', '.join(names)}."
+            for some, names in fewer.items()
+        ]
     return notes
 
 

@@ -12,7 +12,7 @@ from findtta.paper.accuracy_tables import FIND, STREAM_TITLES, AccuracyTable
 from findtta.paper.context import Context
 from findtta.paper.document import Document
 from findtta.paper.items import Item
-from findtta.paper.notes import display
+from findtta.paper.notes import display, fewer_seeds
 from findtta.paper.numbers import DATASETS, METHODS, PaperColumn
 from findtta.paper.study import Results, Study
 from findtta.tables import Cell, Column, Row, Table, escape_markdown
@@ -106,7 +106,7 @@ def write_page(
         "",
         f"```\n{context.command}\n```",
         "",
-        *_setups(context),
+        *_setups(context, ", some tables fewer" if fewer_seeds(context, results) else ""),
         "",
         *([note, ""] if note else []),
         "Accuracies are in %, differences in points with 95% intervals, paired by sample and clustered by image.",
@@ -129,17 +129,17 @@ def write_page(
     return [path, *written]
 
 
-def _setups(context: Context) -> list[str]:
-    """Return in a line for each dataset what it was run with."""
+def _setups(context: Context, seeds: str) -> list[str]:
+    """Return in a line for each dataset what it was run with; ``seeds`` follows their list."""
     lines = []
     for setup in context.setups:
         network = setup.network or ("the transformer" if setup.fits("EfficientViT-M5") else "every ResNet")
         images = context.images_of(setup)
         fewer = "".join(f", {context.images_of(setup, name)} for {display(name)}" for name in setup.images_of)
         lines.append(
-            f"- {setup.title}: `{setup.model}` in the place of {network} of the paper; "
+            f"- {setup.title}: `{Path(setup.model).name}` in the place of {network} of the paper; "
             f"{'all' if images is None else images} images per domain{fewer}; "
-            f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}."
+            f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}{seeds}."
         )
     return lines
 
