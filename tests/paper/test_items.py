@@ -26,7 +26,7 @@ from findtta.paper.accuracy_tables import claims_about
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.items import Item
 from findtta.paper.measure import measure_groups, measure_memory, measure_times
-from findtta.paper.study import Probe, Reading, Results, gather, take
+from findtta.paper.study import Probe, Reading, Results, Study, gather, take
 from findtta.tables import Cell
 
 GROUPS = items.groups()
@@ -377,6 +377,13 @@ def test_efficiency_has_methods_that_the_paper_lacks():
     assert cell(main, "find-soft", "s per batch, paper").paper is None
     assert cell(main, "find-soft", "times Source").paper is None
     assert cell(main, "FIND", "s per batch, paper").paper == 0.21
+
+
+def test_setups_that_nothing_was_measured_with_are_left_out():
+    item, context = load("efficiency"), Context(seeds=(0,), setups=all_setups()[:2], methods=("tbn", "find"))
+    measured = Context(seeds=(0,), setups=all_setups()[:1], methods=("tbn", "find"))
+    assert len(item.tables(Study(context, cost_results(item, measured)))) == 1
+    assert len(item.tables(Study(context))) == 2
 
 
 def test_what_cannot_be_timed_is_told():
