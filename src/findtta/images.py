@@ -6,6 +6,7 @@ prediction and the server all read images here, so that the same file gives the 
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import stat
@@ -50,6 +51,20 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 Interpolation = Literal["bilinear", "bicubic"]
 INTERPOLATIONS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+# Errors that say something about a file; others, such as those of a disk or a network, may pass.
+_OF_THE_FILE = frozenset(
+    {
+        errno.EACCES,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENXIO,
+        errno.EPERM,
+    }
+)
 _ORIENTATION = 0x0112  # the EXIF tag
 _MOST_RESIZED = 2**24  # pixels of an image that is resized before it is cropped
 
@@ -198,7 +213,8 @@ def _opened(
         code, message = "too_many_pixels", "it does not fit into memory."
     except Exception as error:  # a decoder may raise anything on bytes made to break it
         if isinstance(error, OSError) and error.strerror:  # of the system, not of the decoder
-            code, message = "unreadable", f"cannot be read ({error.strerror})."
+            code = "unreadable" if error.errno in _OF_THE_FILE else "unavailable"
+            message = f"cannot be read ({error.strerror})."
         else:
             reason = str(error) or type(error).__name__
             code, message = "broken", f"the file is broken or incomplete ({reason[:200]})."

@@ -1,4 +1,6 @@
+import errno
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -352,3 +354,45 @@ def test_a_full_disk_and_a_shrinking_input_are_errors_that_keep_finished_blocks(
             predict(photos, tmp_path / "out", settings)
     again = predict(photos, tmp_path / "out", settings)
     assert (again.blocks_before, again.blocks_now) == (2, 1)
+
+
+def test_a_disk_that_fails_stops_the_run_which_continues_later(model, tmp_path, monkeypatch):
+    photos = fill(tmp_path / "in", 12)
+    opened = Path.open
+
+    def failing(path, *words, **options):
+        if path.name == "0009.png":
+            raise OSError(errno.EIO, "Input/output error")
+        return opened(path, *words, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", failing)
+        with pytest.raises(InputError, match=r"Input/output error\). Finished blocks are kept: run the same"):
+            predict(photos, tmp_path / "out", Settings(model=model, **SMALL))
+    again = predict(photos, tmp_path / "out", Settings(model=model, **SMALL))
+    assert (again.skipped, again.blocks_now) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_predictions_may_lie_inside_the_input(model, tmp_path, kind):
+    pytest.importorskip("pyarrow")
+    photos = fill(tmp_path, 3)
+    settings = Settings(model=model, **SMALL | {"format": kind})
+    predict(photos, photos / "made" / "here", settings)
+    again = predict(photos, photos / "made" / "here", settings)
+    assert (again.images, again.blocks_before, again.blocks_now) == (3, 1, 0)
+
+
+def test_code_that_changes_is_another_setting(tmp_path):
+    photos = fill(tmp_path / "in", 3)
+    file = tmp_path / "mine.py"
+    settings = Settings(model=f"{file}:make", num_classes=5, image_size=8, **SMALL)
+    text = "import torch\nfrom torch import nn\ndef make():\n    torch.manual_seed(0)\n"
+    text += "    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.{}(), nn.AdaptiveAvgPool2d(1), nn.Flatten()\n"
+    text += "    return nn.Sequential(*layers, nn.Linear(4, 5))\n"
+    file.write_text(text.format("ReLU"))
+    predict(photos, tmp_path / "out", settings)
+    assert predict(photos, tmp_path / "out", settings).blocks_now == 0
+    file.write_text(text.format("Tanh"))
+    with pytest.raises(OptionError, match=r"begun with other settings: .*code was"):
+        predict(photos, tmp_path / "out", settings)

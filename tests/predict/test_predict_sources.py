@@ -93,6 +93,25 @@ def test_files_that_cannot_be_read_say_why(tmp_path):
     assert all(record["error"].startswith("image: ") for record in batch.records)
 
 
+def test_a_file_that_vanishes_from_a_folder_stops_the_run(tmp_path):
+    touch(tmp_path / "a.png", tmp_path / "b.png")
+    with closing(open_source(tmp_path)) as source:
+        (tmp_path / "b.png").unlink()
+        with pytest.raises(InputError, match=r"'b.png' was listed, but is gone. Finished blocks are kept"):
+            list(source.part(0, 2).entries())
+
+
+def test_a_list_may_begin_with_a_mark_of_its_encoding(tmp_path):
+    (tmp_path / "mine.txt").write_text("a.png\n", encoding="utf-8-sig")
+    with closing(open_source(tmp_path / "mine.txt")) as source:
+        assert [name for name, _ in source.part(0, 1).entries()] == ["a.png"]
+
+
+def test_a_path_that_no_system_takes_is_an_error_of_the_input():
+    with pytest.raises(InputError, match=r"cannot be read .*too long"):
+        open_source("x" * 5000)
+
+
 def test_a_list_names_files_relative_to_itself(tmp_path):
     far = tmp_path / "far" / "a.png"
     touch(far, tmp_path / "lists" / "b.png")

@@ -135,6 +135,38 @@ def test_a_replica_that_cannot_be_replaced_makes_the_server_fail_and_not_wait(ow
     assert "Restart the server" in caplog.text
 
 
+def test_replicas_that_come_back_are_used_though_another_is_given_up(own_model, tmp_path):
+    async def use(engine, workers):
+        first, second = (worker.process.pid for worker in workers._workers)
+        (tmp_path / "broken").touch()
+        os.kill(first, signal.SIGKILL)
+        await asyncio.sleep(0.8)
+        os.kill(second, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while workers._error is None:  # until the first is given up
+                await asyncio.sleep(0.001)
+            (tmp_path / "broken").unlink()
+            while not engine.healthy and not engine.failed:
+                await asyncio.sleep(0.01)
+        assert not engine.failed
+        return [len((await engine.predict(batch(FINE))).probabilities) for _ in range(6)]
+
+    assert with_workers(use, model=own_model, replicas=2) == [2] * 6
+
+
+def test_replicas_that_died_idle_cost_no_batch_its_lives(own_model):
+    async def use(engine, workers):
+        for _ in range(6):
+            worker = workers._workers[0]
+            os.kill(worker.process.pid, signal.SIGKILL)
+            async with asyncio.timeout(60):
+                while worker in workers._workers or not engine.healthy:
+                    await asyncio.sleep(0.01)
+        return await engine.predict(batch(FINE))
+
+    assert with_workers(use, model=own_model).probabilities.shape == (2, 5)
+
+
 def test_an_idle_replica_that_dies_is_replaced_before_anybody_asks(own_model):
     async def use(engine, workers):
         (victim,) = (worker.process.pid for worker in workers._workers)

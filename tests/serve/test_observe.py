@@ -261,6 +261,7 @@ def test_the_method_is_switched_and_switched_back(replica):
         ({"method": "tent"}, "learns from every batch"),
         ({"method": "find-star"}, "replicas must be 1 for 'find-star', got 2"),
         ({"method": "mine.py:Mine"}, "code of files and modules"),
+        ({"method": "find+antigravity:Mine"}, "code of files and modules"),
         ({"method": "find", "options": {"partitioner": "os:system"}}, "code of files and modules"),
         ({"method": "find", "options": {"partitioner_options": {"a": ["m:f"]}}}, "code of files and modules"),
         ({"options": {}}, "method: Field required"),

@@ -176,6 +176,7 @@ def posted(body, headers=None, path=f"/v2/models/{MODEL}/infer", settings=SETTIN
         ({"shape": [0, 2, 2, 3], "data": []}, 400, "at least one image"),
         ({"shape": [-1, 2, 2, 3]}, 400, "images must be UINT8"),
         ({"shape": []}, 400, "images must be UINT8"),
+        ({"shape": [1, 10**4000, 10**4000, 3]}, 400, "images must be UINT8"),
         ({"shape": [1, 0, 2, 3], "data": []}, 422, "image 0"),
         ({"shape": "x"}, 422, "inputs.0.shape"),
         ({"datatype": "FP64"}, 400, "got FP64"),
@@ -197,6 +198,7 @@ def test_bad_tensors_are_refused(changes, status, message):
         ("9999999", b"x" * 12, "must be a number of bytes"),
         ("-1", b"x" * 12, "must be a number of bytes"),
         ("many", b"x" * 12, "must be a number of bytes"),
+        ("1" * 5000, b"x" * 12, "must be a number of bytes"),
         ("3", b"x" * 12, "must be JSON"),
         (None, b"x" * 11, "binary data, 11, got 12"),
     ],
@@ -206,6 +208,12 @@ def test_bad_binary_bodies_are_refused(length, binary, message):
     reply = posted(head + binary, {"Inference-Header-Content-Length": length or str(len(head))})
     assert reply.status_code == 400
     assert message in reply.json()["error"]
+
+
+def test_an_output_cannot_be_asked_for_often():
+    reply = posted(json.dumps(request() | {"outputs": [{"name": "probabilities"}] * 2}).encode())
+    assert reply.status_code == 400
+    assert reply.json()["error"] == "outputs must each be asked for once."
 
 
 @pytest.mark.parametrize("body", [b"\x09\0\0\0ab", b"\xff\xff\xff\xff", b"\x01"])
@@ -228,6 +236,23 @@ def test_limits_and_the_key_hold_here_too():
         return [(await ask(closed, "GET", path)).status_code for path in paths]
 
     assert asyncio.run(locked()) == [401, 401, 200, 200]
+
+
+@pytest.mark.parametrize("path", ["/v1/info", "/v2", f"/v2/models/{MODEL}", "/metrics"])
+@pytest.mark.parametrize("prefix", ["/tta", "/v"])
+def test_the_key_is_required_below_a_prefix_too(prefix, path):
+    closed = app(Settings(api_key="secret"), Here(PREDICTOR))
+
+    async def mounted(scope, receive, send):  # as the proxy of Ray Serve hands requests on
+        await closed({**scope, "root_path": prefix}, receive, send)
+
+    async def main(headers):
+        return await ask(mounted, "GET", prefix + path, headers=headers)
+
+    refused = asyncio.run(main({}))
+    assert refused.status_code == 401
+    assert isinstance(refused.json()["error"], str if path.startswith("/v2") else dict)
+    assert asyncio.run(main({"X-API-Key": "secret"})).status_code == 200
 
 
 def test_base64_is_a_file_in_json(url):

@@ -172,6 +172,13 @@ def test_the_limits_of_the_server_hold_here_too():
     assert ask(small, "/v1/compare", body(shapes(1))).status_code == 200
 
 
+def test_a_comparison_is_no_larger_than_a_batch():
+    small = page_server.app(Settings(max_batch=4, max_images=2))
+    assert "at most 4" in refused(small, body(shapes(5)), 413, "too_many_images")
+    assert ask(small, "/v1/compare", body(shapes(4))).status_code == 200
+    assert ask(small, "/v1/samples").json()["limits"]["images"] == 4
+
+
 def test_more_comparisons_than_wait_are_asked_to_come_back(app):
     async def all_at_once():
         content = body(shapes(16)).encode()

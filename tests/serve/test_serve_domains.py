@@ -127,6 +127,19 @@ def test_examples_are_few_small_and_of_the_domain_that_has_the_place_now():
     assert met.report(examples=True) == []
 
 
+def test_a_batch_may_arrive_while_examples_are_shown(monkeypatch):
+    met = DomainsMet(keep_examples=True)
+    images = np.zeros((2, 8, 8, 3), np.uint8)
+    met.note(images, batch([0, 0], [(0, 2.0)]))
+
+    def meanwhile(image):
+        met._examples[0].append(image)
+        return "url"
+
+    monkeypatch.setattr("findtta.serve.domains_met.png_url", meanwhile)
+    assert met.report(examples=True)[0]["examples"] == ["url", "url"]
+
+
 def test_examples_are_for_servers_of_this_machine():
     with pytest.raises(OptionError, match="keep_examples is for the executor 'embedded'"):
         Settings(keep_examples=True, executor="ray")

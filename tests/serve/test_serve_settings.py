@@ -212,7 +212,7 @@ def test_a_method_that_warms_up_says_so_when_the_server_is_ready(monkeypatch, ca
 def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "key"
     file.write_text("from-file\n")
-    monkeypatch.setenv(command.KEY_VARIABLE, "from-environment")
+    monkeypatch.setenv(command.KEY_VARIABLE, "from-environment\n")
     assert read("--api-key-file", str(file)).api_key == "from-file"
     assert read().api_key == "from-environment"
     file.write_text("\n")

@@ -36,6 +36,18 @@ def module_files(things: Iterable[Any]) -> set[Path]:
     return {path for _, path in _origins(things) if not _is_installed(path)}
 
 
+def behind_method(method: type, options: Any) -> list[Any]:
+    """Return the classes and functions whose code a method with these options runs."""
+    behind: list[Any] = [*method.__mro__, *type(options).__mro__]
+    if hasattr(options, "make_partitioner"):
+        partitioner = options.make_partitioner()
+        behind += [
+            *type(partitioner).__mro__,
+            *(getattr(partitioner, name, "") for name in ("function", "package")),
+        ]
+    return behind
+
+
 def package_versions(things: Iterable[Any]) -> dict[str, str]:
     """Return the versions of the installed packages that classes, functions or modules come from."""
     names = {name.partition(".")[0] for name, path in _origins(things) if _is_installed(path)}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import findtta
 from findtta import streams
-from findtta.bench.code import code_digest, module_files, package_versions
+from findtta.bench.code import behind_method, code_digest, module_files, package_versions
 from findtta.data.dataset import DomainDataset, Labels, match_classes
 from findtta.data.open import load as load_data
 from findtta.errors import OptionError
@@ -234,7 +234,7 @@ class Planner:
         dataset = self._part(whole, scenario, spec.domains, spec.severity, spec.images, spec.seed)
         stream, summary = self._stream(dataset, scenario, _text(settings), spec.batch_size, spec.seed)
         things = {
-            "method": _behind_method(load_method(spec.method), options),
+            "method": behind_method(load_method(spec.method), options),
             "model": [spec.model.rpartition(":")[0], *map(type, model.modules())],
             "data": [spec.data.rpartition(":")[0], *_behind_data(dataset)],
             "evaluation": ["findtta.bench.evaluate", "findtta.images"],
@@ -292,18 +292,6 @@ def method_options(spec: RunSpec) -> tuple[dict[str, Any], Options]:
     if "seed" in {field.name for field in dataclasses.fields(method.options_type)}:
         given.setdefault("seed", spec.seed)
     return given, build_options(method, given)
-
-
-def _behind_method(method: type, options: Options) -> list[Any]:
-    """Return the classes and functions whose code a method with these options runs."""
-    behind: list[Any] = [*method.__mro__, *type(options).__mro__]
-    if hasattr(options, "make_partitioner"):
-        partitioner = options.make_partitioner()
-        behind += [
-            *type(partitioner).__mro__,
-            *(getattr(partitioner, name, "") for name in ("function", "package")),
-        ]
-    return behind
 
 
 def _behind_data(dataset: DomainDataset) -> list[Any]:

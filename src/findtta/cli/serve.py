@@ -46,7 +46,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 def _api_key(file: Path | None) -> str | None:
     if file is None:
-        return os.environ.get(KEY_VARIABLE) or None
+        return os.environ.get(KEY_VARIABLE, "").strip() or None
     try:
         key = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -25,7 +25,7 @@ HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "cannot be told", "not r
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether FIND is the best method in one column of a table, in the paper and here."""
+    """Whether FIND is above the best other method in one column of a table, in the paper and here."""
 
     where: str
     paper: str  # over which method, and by how many points
@@ -149,7 +149,7 @@ def _verdict_table(judged: Sequence[Verdict]) -> Table:
         f"{FIND} over the best other method run here, paper",
         "here",
         f"{FIND} over Source, here",
-        "first, as in the paper?",
+        "above or below it, as in the paper?",
     )
     return Table(
         title="",

@@ -20,7 +20,7 @@ from findtta._io import finite
 from findtta._prefetch import READS, in_order, one_ahead
 from findtta._processes import usable_cores
 from findtta._ray import Place, ray_session, worker_error
-from findtta.errors import OptionError, WorkerError
+from findtta.errors import InputError, OptionError, WorkerError
 from findtta.images import ImageError, ImageLimits, Pixels, Preprocessing, read_image
 from findtta.predict.remote import Remote
 from findtta.predict.settings import Settings
@@ -83,6 +83,8 @@ class Reader:
             with decoding:
                 return record, read_image(content, self.limits, self.preprocess, name="image")
         except ImageError as error:
+            if error.code == "unavailable":
+                raise InputError(f"{error} Finished blocks are kept: run the same command again.") from error
             return record | {"code": error.code, "error": str(error)}, None
 
     def _gather(self, images: Iterable[tuple[Record, Pixels | None]]) -> Batch:

@@ -87,8 +87,9 @@ def predict(
             f"output must be a folder on this machine, which may be a mounted drive, got the URL {str(output)!r}; "
             "copy the folder there afterwards."
         )
-    with torch_threads(settings.threads), contextlib.closing(open_source(source, settings.image_column)) as images:
-        model = settings.load_model()
+    opened = open_source(source, settings.image_column, leave_out=Path(output))
+    with torch_threads(settings.threads), contextlib.closing(opened) as images:
+        name, model = settings.model, settings.load_model()
         settings = dataclasses.replace(settings, model=model)
         predictor = settings.predictor()
         if tell:
@@ -96,7 +97,7 @@ def predict(
         reader = Reader(settings.batch_size, predictor.preprocess, settings.image_limits)
         state = _warm_up(predictor, reader, images)
         listing = {"input": images.kind, "images": len(images), "listing": images.digest}
-        out = Output(Path(output), settings.identity(model, predictor) | listing)
+        out = Output(Path(output), settings.identity(model, predictor, name) | listing)
         starts = range(0, len(images), settings.block)
         spans = [range(start, min(start + settings.block, len(images))) for start in starts]
         todo = {block: span for block, span in enumerate(spans) if not out.is_done(block)}

@@ -14,10 +14,12 @@ import torch
 import findtta
 from findtta._extras import install_command, installed, require
 from findtta._processes import usable_cores
+from findtta.bench.code import behind_method, code_digest, module_files
 from findtta.errors import OptionError
 from findtta.models import Classifier, weights_digest
 from findtta.options import Count, device_kind, option
 from findtta.predictor import Predictor, PredictorSettings
+from findtta.registry import load_method
 
 #: From this number of images on, starting Ray pays off.
 RAY_FROM = 10_000
@@ -116,8 +118,14 @@ class Settings(PredictorSettings):
             return None
         return max(torch.cuda.device_count() if self.on_gpu else usable_cores() // self.threads, 1)
 
-    def identity(self, model: Classifier, predictor: Predictor) -> dict[str, Any]:
-        """Return everything that determines a prediction besides the images, as plain values without paths."""
+    def identity(self, model: Classifier, predictor: Predictor, name: Any = None) -> dict[str, Any]:
+        """Return everything that determines a prediction besides the images, as plain values without paths.
+
+        ``name`` is what the model was opened by, if it has a name.
+        """
+        options = self.method_options()
+        files = [name.rpartition(":")[0]] if isinstance(name, str) else []
+        behind = [*files, *map(type, model.modules()), *behind_method(load_method(self.method), options)]
         same = ("method", "batch_size", "top", "max_image_mb", "max_pixels", "threads")
         identity = {
             **{name: getattr(self, name) for name in same},
@@ -125,11 +133,12 @@ class Settings(PredictorSettings):
             "weights": weights_digest(model),
             "normalization": [list(model.card.mean), list(model.card.std)],
             "classes": list(predictor.labels),
-            "options": dataclasses.asdict(self.method_options()),
+            "options": dataclasses.asdict(options),
             "preprocessing": dataclasses.asdict(predictor.preprocess),
             "device": device_kind(self.device, compile=self.compile),
             "block_size": self.block,
             "format": self.output_format,
+            "code": code_digest(module_files(behind)),
             "findtta": findtta.__version__,
             "torch": torch.__version__.partition("+")[0],
             "numpy": np.__version__,

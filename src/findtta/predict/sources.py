@@ -85,7 +85,7 @@ class Source:
         self._files.close()
 
 
-def open_source(path: str | Path, image_column: str = "image") -> Source:
+def open_source(path: str | Path, image_column: str = "image", leave_out: Path | None = None) -> Source:
     """List the images of an input, in an order that depends on their names only; close it when done.
 
     Args:
@@ -94,16 +94,20 @@ def open_source(path: str | Path, image_column: str = "image") -> Source:
             folder.
         image_column: The column of Parquet files that holds the images: bytes, paths, or both as
             ``{bytes, path}``.
+        leave_out: A folder whose files do not count, such as that of the predictions.
     """
     place = locate(path)
-    if place.is_dir():
-        files = _one_kind(place, _walk(place))
+    with readable(place):
+        is_folder = place.is_dir()
+        is_file = not is_folder and place.is_file()
+    if is_folder:
+        files = _one_kind(place, _walk(place, leave_out))
         first = next(files, None)
         every = itertools.chain([first] if first else [], files)
         if first and _suffix(first[0]) in PARQUET:
             return _open_parquet(place, every, image_column)
-        source = Source("folder", ((facts, 1) for facts in every), partial(_file_entries, place))
-    elif not place.is_file():
+        source = Source("folder", ((facts, 1) for facts in every), partial(_folder_entries, place))
+    elif not is_file:
         raise InputError(
             f"input: {str(place)!r} does not exist; give a folder, a Parquet file or a list of paths."
         )
@@ -132,6 +136,17 @@ def open_list(root: Place, names: Iterable[str]) -> Source:
 
 def _file_entries(root: Place, spans: Sequence[Span]) -> Iterator[Entry]:
     return ((name, locate(name, root)) for name, _, _ in spans)
+
+
+def _folder_entries(root: Place, spans: Sequence[Span]) -> Iterator[Entry]:
+    for name, place in _file_entries(root, spans):
+        # A drive that is gone must not make all its images unreadable for ever.
+        if isinstance(place, Path) and not os.path.lexists(place):
+            raise InputError(
+                f"input: {name!r} was listed, but is gone. Finished blocks are kept: run the same command again "
+                "when the folder is complete."
+            )
+        yield name, place
 
 
 def _suffix(name: str) -> str:
@@ -167,7 +182,7 @@ def _one_kind(root: Place, files: Iterable[Facts]) -> Iterator[Facts]:
         yield name, *status
 
 
-def _walk(root: Place) -> Iterator[Facts]:
+def _walk(root: Place, leave_out: Path | None = None) -> Iterator[Facts]:
     """Yield images and Parquet files below a folder, its own by name, then those of its subfolders.
 
     Hidden files and folders are left out. Links are followed; a folder that several of them lead to is listed
@@ -184,6 +199,7 @@ def _walk(root: Place) -> Iterator[Facts]:
             "it elsewhere."
         ) from error
 
+    out = leave_out and leave_out.resolve()
     seen: set[tuple[int, int]] = set()
     for folder, folders, files in os.walk(root, followlinks=True, onerror=refuse):
         status = Path(folder).stat()
@@ -191,14 +207,16 @@ def _walk(root: Place) -> Iterator[Facts]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and Path(folder, name).resolve() != out
+        )
         for path in (Path(folder, name) for name in sorted(files) if _is_wanted(name)):
             yield path.relative_to(root).as_posix(), *_status(path)
 
 
 def _listed(place: Place) -> Iterator[str]:
     """Yield the names in a list."""
-    with readable(place), place.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with readable(place), place.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for line in lines:
             if name := line.rstrip("\r\n"):
                 yield name

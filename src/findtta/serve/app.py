@@ -332,7 +332,7 @@ class Guard:
             await send(message)
 
         try:
-            self._require_key(scope["path"], headers)
+            self._require_key(_route_path(scope), headers)
             await self.app(scope, _bounded(receive, headers, largest_body(headers, self.settings)), send_named)
         except Exception as error:  # FastAPI raises it again after it has sent the response
             response = await _refuse(Request(scope), error)
@@ -358,6 +358,12 @@ class Guard:
             raise RequestError(
                 401, "unauthorized", "send the API key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
             )
+
+
+def _route_path(scope: Scope) -> str:
+    """Return the path that routes are found by: without the prefix under which another server mounts this one."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if path == prefix or path.startswith(f"{prefix}/") else path
 
 
 def _bounded(receive: Receive, headers: Headers, most: int) -> Receive:
@@ -387,7 +393,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     content: dict[str, Any] = {"error": detail, "request_id": request.scope[REQUEST_ID]}
-    if request.scope["path"].startswith("/v2"):  # as the Open Inference Protocol has it
+    if _route_path(request.scope).startswith("/v2"):  # as the Open Inference Protocol has it
         content = {"error": refusal.message}
     return json_response(content, refusal.status, headers)
 

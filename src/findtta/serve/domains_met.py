@@ -50,7 +50,8 @@ class DomainsMet:
         for row in rows:
             del row["samples"]
             if examples and self._keep_examples:
-                row["examples"] = [png_url(image) for image in self._examples.get(int(row["place"]), ())]
+                # A copy, since batches add to it meanwhile.
+                row["examples"] = [png_url(image) for image in tuple(self._examples.get(int(row["place"]), ()))]
         return rows
 
 

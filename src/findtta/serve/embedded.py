@@ -117,6 +117,7 @@ class Workers:
         self._closed = False
         self._error: Exception | None = None  # why no process is started any more
         self._up = 0
+        self._kept = settings.replicas  # those that are replaced if they die
         # For each replica a thread that waits for its predictions.
         self._threads = ThreadPoolExecutor(settings.replicas)
         self._starts = [self._start() for _ in range(settings.replicas)]
@@ -137,8 +138,8 @@ class Workers:
 
     @property
     def failed(self) -> bool:
-        """Whether no process could be started, several times in a row, and no other one is left."""
-        return self._error is not None and not self._up
+        """Whether every replica was given up because it could not be started, several times in a row."""
+        return not self._kept
 
     async def start(self) -> Description:
         """Wait until all processes have loaded the model; raises what is wrong with the settings."""
@@ -152,6 +153,8 @@ class Workers:
     async def predict(self, images: Pixels, choice: Choice | None = None) -> tuple[Predictions, str]:
         """Have the next idle process predict a batch; raises ``ReplicaDied`` if it dies."""
         worker = await self._idle.get()
+        while worker is not None and worker not in self._workers:  # it died while it was idle
+            worker = await self._idle.get()
         if worker is None:
             self._idle.put_nowait(None)  # for all that wait
             raise Unavailable(str(self._error))
@@ -225,6 +228,7 @@ class Workers:
         if failures == _STARTS:
             error = WorkerError(f"the model could not be started in {failures} attempts; the last: {error}")
         self._error = error
+        self._kept -= 1
         if not described.done():
             described.set_exception(error)
         elif self.failed:

@@ -92,7 +92,7 @@ def application(arguments: BaseModel) -> Any:
     The API key comes from ``$FINDTTA_API_KEY`` unless it is given.
     """
     given = arguments.model_dump(exclude_unset=True)
-    given.setdefault("api_key", os.environ.get(KEY_VARIABLE) or None)
+    given.setdefault("api_key", os.environ.get(KEY_VARIABLE, "").strip() or None)
     return build(Settings(ray_address="auto", **given))  # a device need not be one of the machine that builds it
 
 

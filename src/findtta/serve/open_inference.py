@@ -153,16 +153,19 @@ def read_inference(
         preprocessing: What becomes of the images.
         json_bytes: The header that says how many bytes of the body are JSON.
     """
-    size = len(body) if json_bytes is None else int(json_bytes) if json_bytes.isdecimal() else -1
+    size = len(body) if json_bytes is None else int(json_bytes[:20]) if json_bytes.isdecimal() else -1
     if not 0 <= size <= min(len(body), settings.max_json_bytes):
         raise _bad(f"{JSON_BYTES} must be a number of bytes up to that of the body, got {json_bytes!r}.")
     inference = parse_json(Inference, body[:size])
     names = [tensor.name for tensor in inference.inputs]
     if names != [INPUT]:
         raise _bad(f"inputs must be one tensor named {INPUT!r}, got {names[:5]}.")
-    for wanted in inference.outputs or ():
-        if wanted.name not in OUTPUTS:
-            raise _bad(f"outputs must be among {', '.join(OUTPUTS)}, got {wanted.name[:100]!r}.")
+    asked = [wanted.name for wanted in inference.outputs or ()]
+    for name in asked:
+        if name not in OUTPUTS:
+            raise _bad(f"outputs must be among {', '.join(OUTPUTS)}, got {name[:100]!r}.")
+    if len(asked) != len(set(asked)):
+        raise _bad("outputs must each be asked for once.")
     images = _images(inference.inputs[0], body[size:], settings)
     return read_images(images, settings.image_limits, preprocessing)[0], inference
 
@@ -176,9 +179,9 @@ def _images(tensor: Tensor, binary: bytes, settings: Settings) -> Sequence[Recei
         "FP32": len(shape) == 4 and shape[1] == 3,
         "BYTES": len(shape) == 1,
     }
-    if not fits.get(kind) or min(shape) < 0:
+    if not fits.get(kind) or min(shape) < 0 or max(shape) > settings.max_body_bytes:
         expected = "UINT8 [n, height, width, 3], FP32 [n, 3, height, width] or BYTES [n]"
-        raise _bad(f"{INPUT} must be {expected}, got {kind[:20]} {shape[:8]}.")
+        raise _bad(f"{INPUT} must be {expected}, got {kind[:20]} {str(shape[:8])[:100]}.")
     require_count(count, settings)
     size = tensor.parameters.get("binary_data_size")
     if size is None and tensor.data is None:

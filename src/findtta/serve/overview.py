@@ -197,7 +197,7 @@ class Overview:
     def __init__(self, settings: Settings, side: SideBySide, is_idle: Callable[[], bool]) -> None:
         self._settings, self.side, self._is_idle = settings, side, is_idle
         self._task: asyncio.Task[None] | None = None
-        self._clean: Side = {}
+        self._clean: list[Side] = []
         self._mixed: list[Side] = []
         self._failed = False
         if settings.samples is not None:  # a wrong folder is an error at once
@@ -216,12 +216,14 @@ class Overview:
         """Compare another method from now on."""
         if self._task is not None:
             self._task.cancel()
-        self.side, self._task, self._clean, self._mixed, self._failed = side, None, {}, [], False
+        self.side, self._task, self._clean, self._mixed, self._failed = side, None, [], [], False
         self.start()
 
     async def _compute(self) -> None:
         try:
-            self._clean = await self._predict(self.samples.images)
+            for start in range(0, len(self.samples.images), self._settings.max_batch):
+                images = self.samples.images[start : start + self._settings.max_batch]
+                self._clean.append(await self._predict(images))
             for where in self.samples.batches:
                 self._mixed.append(await self._predict(await run_in_threadpool(self.samples.batch, where)))
         except Exception:
@@ -261,7 +263,7 @@ class Overview:
         samples, batches = self.samples, self.samples.batches
         done = sum(len(side[SOURCE].indices) for side in self._mixed)
         # A method that was left out later than in the first batch is left out altogether.
-        methods = list(self._mixed[-1] if self._mixed else self._clean)
+        methods = list((self._mixed or self._clean or [{}])[-1])
         about = {
             "status": "failed" if self._failed else "ready" if len(self._mixed) == len(batches) else "computing",
             "samples": done,
@@ -272,14 +274,16 @@ class Overview:
             "method": self.side.served,
             "labelled": samples.labels is not None,
         }
-        mixed = {name: [side[name] for side in self._mixed] for name in methods}
+        mixed, clean = (
+            {name: [side[name] for side in sides] for name in methods} for sides in (self._mixed, self._clean)
+        )
         return {
             **about,
             "methods": [
                 {
                     "method": name,
                     "mixed": self._numbers(made, mixed[SOURCE], samples.rows[:done], samples.domains[:done]),
-                    "clean": self._numbers([self._clean[name]], [self._clean[SOURCE]]),
+                    "clean": self._numbers(clean[name], clean[SOURCE]),
                 }
                 for name, made in mixed.items()
             ],
@@ -319,8 +323,9 @@ class Overview:
         """Return between which values the drift of clean samples is, in each layer and in their mean."""
         if not self._clean:
             return None
-        clean = self._clean[self.side.served]
-        low, high = np.quantile(np.column_stack([clean.sample_drift, clean.drift]), BAND, axis=0).tolist()
+        clean = [side[self.side.served] for side in self._clean]
+        drift = np.concatenate([np.column_stack([made.sample_drift, made.drift]) for made in clean])
+        low, high = np.quantile(drift, BAND, axis=0).tolist()
         return {"mean": [low[0], high[0]], "layers": list(zip(low[1:], high[1:], strict=True))}
 
 

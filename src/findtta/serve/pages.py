@@ -30,6 +30,7 @@ from findtta.serve.requests import (
     parse_json,
     read_images,
     reading,
+    too_many_images,
 )
 from findtta.serve.settings import Settings
 
@@ -98,6 +99,7 @@ def compare_routes(
     """Return the routes that only the page asks; ``accepted`` counts a request that is being answered."""
     routes = APIRouter(tags=["compare"])
     places = asyncio.Semaphore(_MAX_WAITING)
+    most_images = min(MAX_IMAGES, settings.max_batch)  # they are one batch
 
     @routes.get("/v1/overview")
     async def show_overview() -> Response:
@@ -126,7 +128,7 @@ def compare_routes(
         return {
             "model": settings.model_name,
             "method": overview.side.served,
-            "limits": {"images": MAX_IMAGES, "bytes": settings.image_limits.max_bytes},
+            "limits": {"images": most_images, "bytes": settings.image_limits.max_bytes},
             "labelled": overview.samples.labels is not None,
             "samples": [{"name": name, "label": label, "data": png_url(image)} for name, label, image in rows],
         }
@@ -138,6 +140,8 @@ def compare_routes(
 
     def read(body: bytes) -> tuple[list[str], list[str], Pixels]:
         request = parse_json(CompareRequest, body)
+        if len(request.images) > most_images:
+            raise too_many_images(most_images, len(request.images))
         names = [image.name[:_LONGEST_NAME] for image in request.images]
         files = [image.data for image in request.images]
         clean, _ = read_images(files, settings.image_limits, overview.side.description.preprocessing, names)

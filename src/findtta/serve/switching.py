@@ -92,7 +92,8 @@ def _require_no_code(choice: Choice, settings: Settings) -> None:
     if choice == settings.choice or (shadow is not None and choice[:2] == shadow[:2]):
         return
     for text in _texts(choice[:2]):
-        if is_reference(text):
+        # Also the second of two methods, as in "find+lame".
+        if any(map(is_reference, (text, *text.split("+")))):
             raise RequestError(
                 422,
                 "bad_method",
