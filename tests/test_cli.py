@@ -10,6 +10,7 @@ from torch import nn
 
 import findtta
 from findtta.cli.main import main
+from findtta.models.zoo import build
 from nets import randn
 
 MODEL_FILE = """
@@ -119,6 +120,21 @@ def test_inspect_loads_weights(capsys, model_file, tmp_path, suffix):
         torch.save(trained.state_dict(), path)
     assert main(["inspect", f"{model_file}:make", "--weights", str(path)]) == 0
     assert "initial values" not in capsys.readouterr().out
+
+
+def test_inspect_takes_weights_of_any_number_of_classes(capsys, tmp_path):
+    torch.save(build("resnet20", num_classes=7, normalization="none").net.state_dict(), tmp_path / "seven.pt")
+    words = ["inspect", "resnet20", "--weights", str(tmp_path / "seven.pt")]
+    assert main(words) == 2
+    assert main([*words, "--num-classes", "7"]) == 0
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert main(["data", "get", "cifar10", "--root", str(tmp_path / "file")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("findtta: ")
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".npy"])

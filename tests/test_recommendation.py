@@ -256,6 +256,32 @@ def test_errors_of_the_command_line(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b"PK broken", b"\x93NUMPY"])
+def test_a_file_that_is_no_npz_is_an_error_of_the_input(content, tmp_path, capsys):
+    (tmp_path / "images.npz").write_bytes(content)
+    assert main(["recommend", "--input", str(tmp_path / "images.npz")]) == 2
+    assert "must be an .npz file with an array 'images'" in capsys.readouterr().err
+
+
+def test_images_that_cannot_be_read_are_left_out_and_told(words, tmp_path, capsys):
+    pixels = load("shapes", count=160).images("clean", np.arange(160))
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number:03}.png")
+    for number in (*range(32), 40):  # a whole batch, and one of the next
+        (tmp_path / f"{number:03}.png").write_bytes(b"broken")
+    assert main([*words, "--input", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert "32 images of batch 1 cannot be read and are left out" in told.err
+    assert "1 images of batch 2 cannot be read and are left out" in told.err
+    assert "127 images in 4 batches" in told.out
+
+
+def test_arrays_are_used_at_their_size(words, tmp_path, capsys):
+    np.savez(tmp_path / "images.npz", images=np.zeros((64, 48, 48, 3), np.uint8))
+    assert main([*words, "--input", str(tmp_path / "images.npz")]) == 2
+    assert "the images of an .npz are used as they are, 48 x 48" in capsys.readouterr().err
+
+
 def test_arrays_of_another_shape_are_refused(tmp_path, capsys):
     np.savez(tmp_path / "images.npz", images=np.zeros((8, 32, 32), np.uint8))
     assert main(["recommend", "--input", str(tmp_path / "images.npz")]) == 2

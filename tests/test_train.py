@@ -83,6 +83,8 @@ def test_a_checkpoint_of_other_settings_or_a_broken_one_is_not_used(tmp_path):
         run(out, source=Dying(64, 0, 1, after=3), checkpoint_every=0)
     with pytest.raises(OptionError, match="other settings"):
         run(out, Recipe(epochs=3, batch_size=16, images_per_epoch=64))
+    with pytest.raises(OptionError, match="other settings or data"):
+        run(out, source=DrawnShapes(64, 1, 1))
     out.with_suffix(".checkpoint").write_bytes(b"half a file")
     with pytest.raises(OptionError, match="delete it to start again"):
         run(out)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from findtta.errors import InputError
+
 Floats = NDArray[np.floating]
 Counts = Sequence[int] | NDArray[np.integer]
 
@@ -128,6 +130,8 @@ def spread(probabilities: Floats) -> float:
     images, and the lower the surer their predictions are.
     """
     images, classes = probabilities.shape
+    if classes < 2:
+        raise InputError("the model must have at least two classes, or nothing can be told from them, got one.")
     total = probabilities.sum(0)
     same = float(total @ total - (probabilities**2).sum()) / (images * (images - 1))
     return -math.log(max(same, 1 / classes)) / math.log(classes)

@@ -251,6 +251,8 @@ def collect(
     sizes: list[int] = []
     for done, batch in enumerate(batches, 1):
         inputs = _inputs(batch).to(device)
+        if not len(inputs):
+            continue
         found = {name: _predict(adapted, inputs) for name, adapted in runs.items()}
         usable = np.logical_and.reduce([np.isfinite(each).all(1) for each in found.values()])
         if usable.any():

@@ -95,6 +95,7 @@ class DrawnShapes:
 
     def __init__(self, images_per_epoch: int, seed: int, easy_epochs: int) -> None:
         self._count, self._seed, self._easy = images_per_epoch, seed, easy_epochs
+        self.identity = f"shapes, {images_per_epoch} per epoch, seed {seed}, {easy_epochs} easy epochs"
 
     def __len__(self) -> int:
         return self._count
@@ -112,6 +113,7 @@ class Augmented:
 
     def __init__(self, dataset: DomainDataset, seed: int, pad: int = 4) -> None:
         self._seed, self._pad = seed, pad
+        self.identity = dataset.identity
         self._labels = dataset.labels(CLEAN)
         # Kept in memory, so that image files are decoded once and not in every epoch.
         self._images = dataset.images(CLEAN, np.arange(len(self._labels)))
@@ -175,7 +177,14 @@ def train(
         raise OptionError(
             f"batch_size must be at most the {len(source)} training images, got {recipe.batch_size}."
         )
-    identity = {"recipe": asdict(recipe), "arch": model.card.arch, "classes": model.card.num_classes}
+    card = model.card
+    identity = {
+        "recipe": asdict(recipe),
+        "arch": card.arch,
+        "classes": card.num_classes,
+        "input": [list(card.mean), list(card.std), list(test.image_size)],
+        "data": source.identity,
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     done = _resume(checkpoint, identity, model, optimizer)
     total = recipe.epochs * batches
@@ -271,9 +280,9 @@ def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: 
         raise OptionError(
             f"checkpoint {str(path)!r} cannot be read ({error}): delete it to start again."
         ) from error
-    if state["identity"] != identity:
+    if not isinstance(state, dict) or state.get("identity") != identity:
         raise OptionError(
-            f"checkpoint {str(path)!r} belongs to a training with other settings: "
+            f"checkpoint {str(path)!r} belongs to a training with other settings or data: "
             "give those to continue it, or delete it to start again."
         )
     model.net.load_state_dict(state["net"])

@@ -272,3 +272,26 @@ def test_the_reference_photos_are_decoded(shared):
     dataset = read(shared / "data" / "imagenet_val2000_224_q90.npz")
     assert (len(dataset), dataset.image_size, len(dataset.classes)) == (2000, (224, 224), 1000)
     assert dataset.images("clean", rows(1999)).std() > 10
+
+
+@pytest.mark.parametrize("odd", [np.zeros((4, 32, 32, 3), np.float32), np.zeros((4, 3, 32, 32), np.uint8)])
+def test_no_domain_of_an_npz_is_left_out_without_a_word(tmp_path, odd):
+    labels = np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "mix.npz", labels=labels, fog=np.zeros((4, 32, 32, 3), np.uint8), snow=odd)
+    with pytest.raises(InputError, match=r"snow must be uint8 of shape \(n, height, width, 3\)"):
+        read(tmp_path / "mix.npz")
+
+
+def test_class_names_that_are_no_text_are_refused(tmp_path):
+    images = np.zeros((2, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", labels=[0, 1], images=images, classes=np.array([b"a", b"\xff"]))
+    with pytest.raises(InputError, match="class names are UTF-8"):
+        read(tmp_path / "a.npz")
+
+
+def test_a_number_is_no_list_of_classes(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=[0, 1], images=np.zeros((2, 32, 32, 3), np.uint8))
+    with pytest.raises(OptionError, match="classes must be names, or a file with names, got 10"):
+        read(tmp_path / "a.npz", classes=10)
+    (tmp_path / "names.txt").write_text("cat\ndog\n", encoding="utf-8-sig")
+    assert read(tmp_path / "a.npz", classes=str(tmp_path / "names.txt")).classes == ("cat", "dog")

@@ -239,3 +239,21 @@ def test_what_is_no_dataset_is_answered_with_the_layouts(tmp_path):
     (tmp_path / "fog" / "5").mkdir(parents=True)
     with pytest.raises(InputError, match="must hold images"):
         read(tmp_path)
+
+
+def test_pairs_of_corruptions_are_read_as_they_are_written(tmp_path):
+    for name in ("fog", "fog+gaussian_noise"):
+        folder = tmp_path / "c" / name / "5" / "cat"
+        folder.mkdir(parents=True)
+        Image.fromarray(pictures(1)[0]).save(folder / "a.png")
+    assert read(tmp_path / "c").domains == ("fog@5", "fog+gaussian_noise@5")
+
+
+def test_classes_called_1_to_5_are_not_severities(tmp_path):
+    for domain in ("fog", "snow"):
+        for label in "0123":
+            folder = tmp_path / "c" / domain / label
+            folder.mkdir(parents=True)
+            Image.fromarray(pictures(1)[0]).save(folder / "a.png")
+    dataset = read(tmp_path / "c")
+    assert (dataset.domains, dataset.classes) == (("fog", "snow"), ("0", "1", "2", "3"))

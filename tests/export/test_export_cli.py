@@ -97,6 +97,8 @@ def test_a_method_with_state_learns_first(tiny_file, capsys):
     fresh, learned = (export.load(f"{name}.pt2").state for name in ("fresh", "learned"))
     assert all(np.isnan(value).all() for value in fresh.values())
     assert all(np.isfinite(value).all() for value in learned.values())
+    with pytest.raises(OptionError, match="--warm-up is 50 batches of 64, but --data has 10"):
+        run(*words, "more.pt2", "--warm-up", "50")
     with pytest.raises(OptionError, match="--warm-up needs --data"):
         run("--model", tiny_file, "--warm-up", "2", "-o", "model.pt2")
 

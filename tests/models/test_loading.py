@@ -247,6 +247,15 @@ def test_a_check_without_a_figure_or_clean_images_says_so(model):
         check_clean_accuracy(model, data.pick(["fog"]), expected=90)
 
 
+@pytest.mark.parametrize("card", ["{", '{"arch": "resnet20", "colour": "red"}'])
+def test_a_card_that_cannot_be_read_is_an_error_of_the_weights(model, tmp_path, card):
+    from safetensors.torch import save_file
+
+    save_file(dict(model.net.state_dict()), tmp_path / "net.safetensors", {"findtta.card": card})
+    with pytest.raises(OptionError, match="its card cannot be read"):
+        load(str(tmp_path / "net.safetensors"))
+
+
 def test_shipped_files_are_small():
     from importlib.resources import files
 

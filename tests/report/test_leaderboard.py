@@ -138,6 +138,11 @@ def test_the_markdown_page_has_a_row_per_method_and_a_table_per_network():
     assert "crossmix (600 samples of 300 images, 2.0 domains and 10.0 classes per batch)" in text
 
 
+def test_names_mean_nothing_in_markdown():
+    text = markdown([made(name, 10, stream="crossmix", images=600, data="<b>") for name in ("find", "source")])
+    assert "<b>" not in text
+
+
 def test_the_html_page_is_whole_can_be_sorted_and_escapes_names():
     page = parse(html([*runs(), made(f"find{ATTACK}", 10, stream="crossmix", images=600)], title="Friday"))
     assert page.one("h1").text == "Friday"

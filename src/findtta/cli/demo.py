@@ -1,4 +1,4 @@
-"""``findtta demo``: compare eight methods on three streams of corrupted images, in about a minute."""
+"""``findtta demo``: compare nine methods on three streams of corrupted images, in about a minute."""
 
 import argparse
 from pathlib import Path

@@ -20,7 +20,7 @@ from findtta.cli.output import tell
 from findtta.errors import OptionError
 from findtta.export.files import Progress
 from findtta.models.card import Classifier
-from findtta.models.open import describe_input, is_own, load_module, preprocessing_of
+from findtta.models.open import describe_input, is_own, load, load_module, preprocessing_of
 from findtta.options import Count, option
 from findtta.predictor import PredictorSettings
 
@@ -97,6 +97,10 @@ def _export(settings: ExportSettings, progress: Progress) -> export.Check:
         warm_up = adapted.warm_up_left if settings.warm_up is None else settings.warm_up
         count = warm_up + max(export.BATCH_SIZES) // BATCH_SIZE + 1
         batches = _batches(model, settings, count)
+        if settings.warm_up and len(batches) < settings.warm_up:
+            raise OptionError(
+                f"--warm-up is {settings.warm_up} batches of {BATCH_SIZE}, but --data has {len(batches)}."
+            )
         for batch in batches[:warm_up]:
             adapted(batch)
         images = torch.cat(batches[warm_up:] or batches)
@@ -126,19 +130,26 @@ def _load(settings: ExportSettings) -> nn.Module:
         return settings.load_model()
     if settings.normalization is None and not settings.card:
         return load_module(name, settings.weights).eval()  # a graph needs neither classes nor normalization
-    return dataclasses.replace(settings, num_classes=1).load_model()  # it does not show how many they are
+    # A model without a card does not show how many classes it has.
+    return load(
+        name,
+        weights=settings.weights,
+        normalization=settings.normalization,
+        card=settings.card,
+        fallback_classes=1,
+    )
 
 
 def _batches(model: nn.Module, settings: ExportSettings, count: int) -> list[Tensor]:
     """Return this number of mixed batches of the dataset, or as many as it has."""
     from findtta import streams
-    from findtta.data.open import load
+    from findtta.data.open import load as load_data
     from findtta.images import to_input
 
     assert settings.data is not None
     sized = settings.image_size or (isinstance(model, Classifier) and model.card.side)
     preprocessing = preprocessing_of(model, settings.image_size) if sized else None
-    dataset = load(settings.data, preprocessing=preprocessing, **settings.data_options).pick()
+    dataset = load_data(settings.data, preprocessing=preprocessing, **settings.data_options).pick()
     stream = streams.make("crossmix", dataset, batch_size=BATCH_SIZE)
     chosen = (dataset.batch(batch.domain_ids, batch.rows) for batch in itertools.islice(stream, count))
     return [to_input(images).contiguous() for images, _ in chosen]

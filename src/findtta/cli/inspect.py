@@ -18,6 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--weights", metavar="FILE", help="state dict to load first (.pt or .safetensors)")
     parser.add_argument(
+        "--num-classes",
+        type=int,
+        metavar="N",
+        help="classes of the weights (default: as their card says, or 1000)",
+    )
+    parser.add_argument(
         "--inputs",
         metavar="FILE",
         help="a batch as the model gets it (a tensor saved by torch.save, or .npy), to check its range and drift",
@@ -26,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the inspection; the exit code is 1 if the model cannot be adapted."""
-    model = load_module(arguments.model, arguments.weights)
+    model = load_module(arguments.model, arguments.weights, arguments.num_classes)
     inspection = inspect(model, _load_batch(arguments.inputs) if arguments.inputs else None)
     print(inspection)
     print(f"compiled functions for the CPU: {native.status()}")

@@ -17,7 +17,7 @@ INTERRUPTED = 130  # the exit code that shells give for Ctrl-C
 
 #: What each subcommand does; each is a module of this package with ``add_arguments`` and ``run``.
 COMMANDS = {
-    "demo": "compare eight methods on three streams of corrupted images, in about a minute",
+    "demo": "compare nine methods on three streams of corrupted images, in about a minute",
     "run": "evaluate one method on one stream, and store the result",
     "bench": "evaluate a grid of methods, streams, datasets, models and seeds; it can be interrupted",
     "results": "list, compare, show or export stored results",
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = build_parser(chosen).parse_args(words)
         code = int(arguments.run(arguments))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
         return code
     except FindTTAError as error:
         print(f"findtta: {error}", file=sys.stderr)
@@ -84,6 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What is still in the buffer must go somewhere at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a disk that is full, or a folder that cannot be made
+        what = f"{error.filename!r} " if error.filename else ""
+        print(f"findtta: {what}cannot be used: {error.strerror or error}.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("findtta: stopped", file=sys.stderr)
         return INTERRUPTED

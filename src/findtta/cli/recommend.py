@@ -18,7 +18,7 @@ from findtta._progress import progress_bar
 from findtta.bench.plan import Planner, RunSpec
 from findtta.cli import output
 from findtta.cli.flags import add_config, add_flags, given
-from findtta.errors import InputError, OptionError
+from findtta.errors import InputError, OptionError, first_line
 from findtta.images import Pixels, to_input
 from findtta.models import Classifier, preprocessing_of
 from findtta.models.open import describe_input
@@ -29,7 +29,7 @@ from findtta.predict.sources import open_source
 from findtta.predictor import PredictorSettings
 from findtta.recommendation import CANDIDATES, recommend
 
-_MODEL = {field.name for field in dataclasses.fields(PredictorSettings)} - {"method", "options", "card"}
+_MODEL = {field.name for field in dataclasses.fields(PredictorSettings)} - {"method", "options", "card", "compile"}
 _IMAGES = ("batch_size", "image_column")
 #: From the number of a batch to its inputs.
 BatchReader = Callable[[int], Tensor]
@@ -111,7 +111,12 @@ def _open_input(
     size, device = settings.batch_size, settings.device
     model.to(device)
     if Path(path).suffix.lower() == ".npz":
-        images = _read_npz(Path(path))
+        images, side = _read_npz(Path(path)), settings.image_size
+        if settings.crop or settings.interpolation or (side and images.shape[1:3] != (side, side)):
+            raise OptionError(
+                "image_size, crop and interpolation are for image files, but the images of an .npz are used as they "
+                f"are, {images.shape[1]} x {images.shape[2]}."
+            )
         return math.ceil(len(images) / size), lambda index: to_input(images[index * size :][:size], device)
     preprocess = preprocessing_of(model, settings.image_size, settings.crop, settings.interpolation)
     tell(describe_input(model, preprocess, preprocess.size, vars(settings)))
@@ -120,6 +125,8 @@ def _open_input(
 
     def read(index: int) -> Tensor:
         (batch,) = reader.batches([source.part(index * size, (index + 1) * size)])
+        if unread := len(batch.records) - len(batch.images):
+            tell(f"{unread} images of batch {index + 1} cannot be read and are left out")
         return to_input(batch.images, device)
 
     return math.ceil(len(source) / size), read
@@ -130,8 +137,9 @@ def _read_npz(path: Path) -> Pixels:
     try:
         with np.load(path, allow_pickle=False) as file:
             images: Pixels = file["images"]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"input: {str(path)!r} must be an .npz file with an array 'images': {error}") from error
+    except Exception as error:  # of a file that is damaged, or of another kind
+        reason = first_line(error)
+        raise InputError(f"input: {str(path)!r} must be an .npz file with an array 'images': {reason}") from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise InputError(
             f"input: the array 'images' of {str(path)!r} must be uint8 of shape (images, height, width, 3), got "

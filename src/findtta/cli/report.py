@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
-    if arguments.runs and not arguments.runs.is_dir():
-        raise OptionError(f"RUNS must be a folder of results, got {str(arguments.runs)!r}.")
+    if arguments.runs and not arguments.runs.exists():
+        raise OptionError(f"RUNS must be a folder or an archive of results, got {str(arguments.runs)!r}.")
     store = Store(arguments.runs)
     runs, count = read_runs(store, arguments)
     if not count:

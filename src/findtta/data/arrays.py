@@ -27,7 +27,7 @@ from findtta.data.dataset import (
 )
 from findtta.data.folders import EncodedDataset
 from findtta.data.metadata import Classes, checked_labels, class_list, marked, reading
-from findtta.errors import InputError
+from findtta.errors import InputError, few
 from findtta.images import Preprocessing
 
 LABELS_FILE = "labels.npy"
@@ -193,6 +193,12 @@ def read_npz(
     images = {name: member for name, member in members.items() if are_images(member)}
     if "images" in members:
         images = {CLEAN: members["images"]}
+    elif images and (
+        odd := [name for name, member in members.items() if len(member.shape) == 4 and name not in images]
+    ):
+        raise InputError(
+            f"{path}: {few(odd)} must be uint8 of shape (n, height, width, 3), as other arrays in it are."
+        )
     if not images:
         raise InputError(
             f"{path} must hold uint8 images of shape (n, height, width, 3), got only "
@@ -266,7 +272,8 @@ def _class_names(members: Mapping[str, Member]) -> tuple[str, ...] | None:
     names = members["classes"].load()
     if names.ndim != 1 or names.dtype.kind not in "US":
         raise InputError(f"{members['classes'].path}: classes must be an array of names, got {names.dtype}.")
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
+    with reading(members["classes"].path, "a file whose class names are UTF-8"):
+        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())
 
 
 def _offsets(path: Path, members: Mapping[str, Member], count: int) -> Rows:

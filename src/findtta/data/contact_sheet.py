@@ -29,6 +29,7 @@ def contact_sheet(
     the domains that a stream is made of. The seed is that of the choice of images.
     """
     require_int("images", images)
+    require_int("seed", seed, 0)
     shown = dataset.pick(domains, severity)
     if domains is None and CLEAN in dataset.domains and CLEAN not in shown.domains:
         shown = dataset.pick((CLEAN, *shown.domains))

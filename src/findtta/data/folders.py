@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from findtta.data.corruptions import CORRUPTION
+from findtta.data.corruptions import are_known
 from findtta.data.dataset import (
     ALL_CORRUPTIONS,
     CLEAN,
@@ -24,7 +24,6 @@ from findtta.data.metadata import Classes, class_list, marked, reading
 from findtta.errors import InputError, few
 from findtta.images import SUFFIXES, ImageLimits, Preprocessing, image_size, read_image
 from findtta.options import require_choice
-from findtta.plugins import is_reference
 
 #: Names of files as bytes: ImageNet-C has millions, and as objects they would fill the memory.
 Names = NDArray[np.bytes_]
@@ -191,13 +190,13 @@ def _entries(folder: Path) -> list[Path]:
 
 def _severity_folders(path: Path) -> dict[str, Path]:
     domains: dict[str, Path] = {}
-    others = set(CORRUPTION.names()).difference(ALL_CORRUPTIONS)
-    more = [folder.name for folder in folders_in(path) if folder.name in others or is_reference(folder.name)]
+    names = [folder.name for folder in folders_in(path)]
+    more = [name for name in names if name not in ALL_CORRUPTIONS and are_known(name)]
     for corruption in (*ALL_CORRUPTIONS, *more):
         for parent in (path, *(path / group for group in GROUPS)):
             for severity in SEVERITIES:
                 folder = parent / corruption / str(severity)
-                if folder.is_dir():
+                if folder.is_dir() and not images_in(folder):  # with images it is a class called 1 to 5
                     domains.setdefault(domain_name(corruption, severity), folder)
     return domains
 

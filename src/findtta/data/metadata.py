@@ -37,6 +37,8 @@ def class_list(classes: Classes | None, *, distinct: bool = True) -> tuple[str, 
     """
     if classes is None:
         return None
+    if not isinstance(classes, str | Path | Sequence):
+        raise OptionError(f"classes must be names, or a file with names, got {classes!r}.")
     names = _from_file(Path(classes)) if isinstance(classes, str | Path) else [str(name) for name in classes]
     repeated = sorted(name for name, count in Counter(names).items() if distinct and count > 1)
     if repeated or not names:
@@ -47,7 +49,7 @@ def class_list(classes: Classes | None, *, distinct: bool = True) -> tuple[str, 
 
 def _from_file(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix.lower() != ".json":
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             return [found[0] if (found := _WORDNET_ID.match(line)) else line for line in lines]

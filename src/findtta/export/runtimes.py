@@ -203,7 +203,7 @@ class Runtime(ABC):
     def save_state(self, path: str | Path) -> None:
         """Write what has been learned to a ``.npz`` file."""
         with atomic_write(Path(path)) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **self._state)
+            np.savez_compressed(file, **self._state)  # type: ignore[arg-type]
 
     def load_state(self, path: str | Path) -> None:
         """Go on from what :meth:`save_state` wrote."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from findtta.data.dataset import CLEAN, DomainDataset
-from findtta.errors import OptionError
+from findtta.errors import InputError, OptionError
 from findtta.images import to_input
 from findtta.models.card import Classifier
 
@@ -97,6 +97,8 @@ def check_clean_accuracy(
     if expected is None:
         raise OptionError("expected must be given: the model's card does not say how accurate it is.")
     correct, count = clean_accuracy(model, dataset, images)
+    if not count:
+        raise InputError(f"data: {dataset.name} has no clean images to check the model on.")
     share = min(max(expected / 100, 0.0), 1.0)
     # Three standard errors of a proportion, and a point for another choice of test images.
     tolerance = 300 * math.sqrt(share * (1 - share) / count) + 1

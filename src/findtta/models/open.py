@@ -88,13 +88,17 @@ def is_own(name: str) -> bool:
     return ":" in name and name not in ARCHITECTURES and not name.startswith("timm:")
 
 
-def load_module(name: str, weights: str | Path | None = None) -> nn.Module:
-    """Load a model, named as for ``load``, to inspect it: an architecture needs no weights here."""
+def load_module(name: str, weights: str | Path | None = None, num_classes: int | None = None) -> nn.Module:
+    """Load a model, named as for ``load``, to inspect it: an architecture needs no weights here.
+
+    It gets ``num_classes`` outputs: by default as many as the card of the weights says, or else 1,000.
+    """
     if name in SHIPPED or name.endswith(".safetensors"):
         return load(name, weights=weights)
-    model = _call(name) if is_own(name) else build(name, num_classes=1000, normalization="none").net
-    if weights is not None:
-        state, _ = read_weights(weights)
+    state, card = read_weights(weights) if weights is not None else (None, None)
+    classes = num_classes or (card.num_classes if card else 1000)
+    model = _call(name) if is_own(name) else build(name, num_classes=classes, normalization="none").net
+    if state is not None:
         fit(model, state, arch=name, source=str(weights))
     return model
 

@@ -109,7 +109,12 @@ def _read_safetensors(path: Path) -> tuple[State, ModelCard | None]:
             text = (file.metadata() or {}).get(_CARD)
     except SafetensorError as error:
         raise OptionError(f"weights {str(path)!r} is not a safetensors file: {error}") from error
-    return state, ModelCard.from_json(text) if text else None
+    try:
+        return state, ModelCard.from_json(text) if text else None
+    except (ValueError, TypeError) as error:  # damaged, or with fields that are not known here
+        raise OptionError(
+            f"weights {str(path)!r}: its card cannot be read ({error}); is it of a later version?"
+        ) from error
 
 
 def _read_torch(path: Path) -> object:

@@ -160,6 +160,12 @@ def find_architecture(name: str) -> Architecture:
         if not timm.is_model(timm_name):
             close = close_matches(timm_name, timm.list_models())
             raise UnknownNameError(f"timm has no model {timm_name!r}.{close}")
+        try:
+            timm.models.get_pretrained_cfg(timm_name)
+        except RuntimeError as error:  # the part after the dot
+            tags = timm.list_pretrained(f"{timm_name.partition('.')[0]}.*")
+            close = close_matches(timm_name, tags)
+            raise UnknownNameError(f"timm has no weights {timm_name!r}.{close}") from error
         return Architecture(summary="a model of timm", timm=timm_name)
     if name not in ARCHITECTURES:
         known = (*ARCHITECTURES, *SHIPPED)

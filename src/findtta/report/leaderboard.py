@@ -183,10 +183,10 @@ def markdown(
 ) -> str:
     """Return the page as Markdown; the same results give the same page."""
     found, tables = _content(results, costs)
-    parts = [f"# {title}", _summary(results, found), escape_markdown(note)]
+    parts = [f"# {escape_markdown(title)}", _summary(results, found), escape_markdown(note)]
     parts += [f"Made by\n\n```\n{command}\n```"] if command else []
     for table in tables:
-        parts += [f"## {table.title}", table.markdown(), *table.notes]
+        parts += [f"## {escape_markdown(table.title)}", table.markdown(), *map(escape_markdown, table.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
