@@ -114,8 +114,8 @@ def _open_input(
         images, side = _read_npz(Path(path)), settings.image_size
         if settings.crop or settings.interpolation or (side and images.shape[1:3] != (side, side)):
             raise OptionError(
-                "image_size, crop and interpolation are for image files, but the images of an .npz are used as they "
-                f"are, {images.shape[1]} x {images.shape[2]}."
+                "image_size, crop and interpolation are for image files, but the images of an .npz are used as "
+                f"they are, {images.shape[1]} x {images.shape[2]}."
             )
         return math.ceil(len(images) / size), lambda index: to_input(images[index * size :][:size], device)
     preprocess = preprocessing_of(model, settings.image_size, settings.crop, settings.interpolation)
