@@ -20,7 +20,7 @@ from findtta.tables import Cell, Column, Row, Table, escape_markdown
 #: The paper's own methods: neither is an other method to be compared with.
 OWN = ("find", "find-star")
 RESULTS = "Results: the paper's tables and figures, run again"
-HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "cannot be told", "not run"
+HOLDS, FAILS, OPEN, NOT_RUN, NOT_PRINTED = "holds", "does not hold", "cannot be told", "not run", "-"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _verdict(item: AccuracyTable, study: Study, column: PaperColumn) -> Verdict:
 
 def _judge(claimed: float | None, gain: Cell) -> str:
     if claimed is None or gain.mean is None or gain.margin is None:
-        return "-"
+        return NOT_PRINTED
     if not Interval(gain.mean, gain.margin).excludes_zero:
         return OPEN
     return HOLDS if (gain.mean > 0) == (claimed > 0) else FAILS
@@ -171,11 +171,14 @@ def _summary(judged: Sequence[Verdict]) -> list[str]:
         HOLDS: "Holds here",
         FAILS: "Does not hold here",
         OPEN: "Cannot be told from these runs (the interval includes 0)",
+        NOT_PRINTED: "The paper has no number",
         NOT_RUN: "Not run",
     }
     lines = []
     for verdict, title in titles.items():
         places = [one.where for one in judged if one.verdict == verdict]
+        if verdict == NOT_PRINTED and not places:
+            continue
         lines.append(f"- *{title}*: {len(places)} of {len(judged)}.")
         if verdict == NOT_RUN and places:
             lines[-1] += f" {escape_markdown('; '.join(places))}."
