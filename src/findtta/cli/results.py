@@ -88,7 +88,7 @@ def _list(runs: Sequence[NamedRun], count: int) -> None:
     if not runs:
         print_text(f"None of the {count} runs matches all filters.")
         return
-    header = ("digest", "method", "stream", "data", "model", "seed", "batch", "images", "accuracy", "ms", "status")
+    columns = ("method", "stream", "data", "model", "seed", "batch", "samples", "accuracy", "ms", "status")
     length = _SHORTEST_SHOWN  # of a digest, but enough to tell them apart
     while len({run.result.digest[:length] for run in runs}) < len(runs):
         length += 1
@@ -96,12 +96,13 @@ def _list(runs: Sequence[NamedRun], count: int) -> None:
     for run in runs:
         result, word = run.result, run.words.get
         names = [word(field) for field in ("method", "stream", "data", "model")]
-        numbers = [result.seed, word("batch size"), word("images"), None, None]
+        samples = result.config.get("stream", {}).get("samples")
+        numbers = [result.seed, word("batch size"), samples and f"{samples:,}", None, None]
         if result.is_done:
             numbers[3:] = f"{result.accuracy:.2f}", f"{VALUES['latency'].read(result):.1f}"
         state = f"{result.status}, collapsed" if result.collapse else result.status
         rows.append((result.digest[:length], *names, *numbers, state))
-    print_text(render(header, rows))
+    print_text(render(("digest", *columns), rows))
     failed = sum(not run.result.is_done for run in runs)
     print_text(f"\n{_counted(len(runs))}" + (f", {failed} of them failed (--failed shows why)" if failed else ""))
 
@@ -151,7 +152,7 @@ def _sections(result: Result, full: bool) -> Iterable[str]:
     for title, parts in (("domain", domains), ("class", result.per_class if full else {})):
         if parts:
             rows = [(name, part["samples"], f"{part['accuracy']:.2f}") for name, part in parts.items()]
-            yield render((title, "images", "accuracy %"), rows)
+            yield render((title, "samples", "accuracy %"), rows)
     layers = result.layers if full else []
     filled = [name for name in _LAYER_COLUMNS if any(layer.get(name) is not None for layer in layers)]
     if filled:
