@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -289,3 +290,15 @@ def test_arrays_of_another_shape_are_refused(tmp_path, capsys):
         "must be uint8 of shape (images, height, width, 3), got uint8 of shape (8, 32, 32)"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(("method", "told"), [("find", True), ("tbn", False)])
+def test_options_of_a_config_file_that_were_not_compared_are_told(
+    method, told, words, tmp_path, capsys, monkeypatch
+):
+    file = tmp_path / "model.toml"
+    file.write_text(f'model = "{words[6]}"\nnum_classes = 10\nmethod = "{method}"\noptions = {{alpha = 0.2}}\n')
+    best = SimpleNamespace(best=SimpleNamespace(method="find"), text=lambda flags: flags)
+    monkeypatch.setattr("findtta.cli.recommend.recommend", lambda *_, **__: best)
+    assert main(["recommend", "--config", str(file), "--data", "shapes", "--images", "64"]) == 0
+    assert ("Take the options of find out of the file first" in capsys.readouterr().out) == told

@@ -286,14 +286,15 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_eight_bits(image: Image.Image) -> Image.Image:
-    values = np.asarray(image, dtype=np.float64)
+    # Whole numbers of 16 bits are exact in float32; in place, since images may be large.
+    are_whole = image.mode.startswith("I")
+    values: NDArray[np.floating[Any]] = np.array(image, dtype=np.float32 if are_whole else np.float64)
     if not np.isfinite(values).all():
         raise ImageError("not_finite", "image: it has pixels that are NaN or infinite.")
     # Files with floats are on the scale of their values: 0..1, 0..255 or 0..65535.
-    top = (
-        65535 if image.mode.startswith("I") else 1 if values.max() <= 1 else 255 if values.max() <= 255 else 65535
-    )
-    return Image.fromarray(np.clip(np.rint(values * (255 / top)), 0, 255).astype(np.uint8))
+    top = 65535 if are_whole else 1 if values.max() <= 1 else 255 if values.max() <= 255 else 65535
+    values *= 255 / top
+    return Image.fromarray(np.clip(np.rint(values, out=values), 0, 255, out=values).astype(np.uint8))
 
 
 def read_array(values: Any, limits: ImageLimits | None = None) -> Pixels:

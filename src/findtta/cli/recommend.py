@@ -17,6 +17,7 @@ from findtta._processes import torch_threads
 from findtta._progress import progress_bar
 from findtta.bench.plan import Planner, RunSpec
 from findtta.cli import output
+from findtta.cli.config import read_config
 from findtta.cli.flags import add_config, add_flags, given
 from findtta.errors import InputError, OptionError, first_line
 from findtta.images import Pixels, to_input
@@ -90,6 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
         output.print_json(found.to_dict())
     else:
         output.print_text(found.text(_model_flags(arguments)))
+        config = read_config(arguments.config) if arguments.config else {}
+        if config.get("options") and config.get("method", settings.method) == found.best.method:
+            what = f"the options of {found.best.method}"
+            output.print_text(f"Take {what} out of the file first: they were not compared.")
     return 0
 
 
