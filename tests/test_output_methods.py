@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import findtta
-from findtta.bench import naming, plan
+from findtta.bench import code, naming
 from findtta.bench.grid import Grid, expand
 from findtta.conformance import check
 from findtta.errors import FindTTAError
@@ -350,7 +350,7 @@ def test_a_method_of_a_file_can_be_under_lame(monkeypatch):
 
 def test_the_digest_of_a_pair_is_of_the_code_of_both():
     method = load_method("find+lame")
-    behind = plan.module_files(plan._behind_method(method, method.options_type()))
+    behind = code.module_files(code.behind_method(method, method.options_type()))
     assert {"find.py", "lame.py", "outputs.py", "base.py", "first_neighbor.py"} <= {path.name for path in behind}
 
 
