@@ -70,21 +70,14 @@ def engine_of(
     return Engine(backend, telemetry, settings.timeout_s)
 
 
-@contextlib.contextmanager
-def access_log_of(target: str | None) -> Iterator[TextIO | None]:
+def access_log_of(target: str | None) -> contextlib.AbstractContextManager[TextIO | None]:
     """Open the file for lines about requests; ``"-"`` is stderr."""
     if target is None or target == "-":
-        yield None if target is None else sys.stderr
-        return
+        return contextlib.nullcontext(None if target is None else sys.stderr)
     try:
-        file = Path(target).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed below)
+        return Path(target).open("a", encoding="utf-8", buffering=1)  # line by line
     except OSError as error:
         raise OptionError(f"access_log: {target!r} cannot be written ({error.strerror}).") from error
-    try:
-        yield file
-    finally:
-        with contextlib.suppress(OSError):  # on a full disk the last lines are lost
-            file.close()
 
 
 class _Server(uvicorn.Server):
