@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import shlex
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,9 @@ def _read_npz(path: Path) -> Pixels:
         with np.load(path, allow_pickle=False) as file:
             images: Pixels = file["images"]
     except Exception as error:  # of a file that is damaged, or of another kind
-        reason = first_line(error)
+        # NumPy takes any other file for a pickle, and advises to load it unsafely.
+        other = "it is another kind of file" if path.exists() else "it does not exist"
+        reason = first_line(error) if zipfile.is_zipfile(path) else f"{other}."
         raise InputError(f"input: {str(path)!r} must be an .npz file with an array 'images': {reason}") from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise InputError(
