@@ -271,9 +271,14 @@ class HeldDataset(DomainDataset):
 
 
 def match_classes(
-    dataset: DomainDataset, names: tuple[str, ...] | None, count: int, *, given: bool = False
+    dataset: DomainDataset,
+    names: tuple[str, ...] | None,
+    count: int,
+    *,
+    given: bool = False,
+    other: str = "the model",
 ) -> tuple[DomainDataset, str]:
-    """Bring the labels of a dataset into the order of the classes of a model.
+    """Bring the labels of a dataset into the order of the classes of a model, or of another dataset.
 
     Classes are matched by their names, of which the data may have a part. Names that are numbers are positions.
 
@@ -282,6 +287,7 @@ def match_classes(
         names: The names of the model's classes; None if they are not known.
         count: How many classes the model has.
         given: Whether the user gave the order of the data's classes; it holds where names cannot be matched.
+        other: What has these classes, for errors.
 
     Returns:
         The dataset with its labels in the order of the model, and a line about it for the user, or nothing.
@@ -299,19 +305,19 @@ def match_classes(
             matched = _Part(dataset, dataset.domains, classes=order)
             return matched, f"classes of data and model are matched by name: {why}"
     how_to = (
-        "Give the data's classes in the order of the model with --data-option classes=FILE (a name per line), if "
+        f"Give the data's classes in the order of {other} with --data-option classes=FILE (a name per line), if "
         "they are the same."
     )
     if len(ours) != count:
         raise InputError(
-            f"the model has {count} classes, but the data {dataset.name!r} has {len(ours)} ({few(ours)}): they "
+            f"{other} has {count} classes, but the data {dataset.name!r} has {len(ours)} ({few(ours)}): they "
             f"do not belong together. {how_to}"
         )
     if given:
         return dataset, ""
     if names:
         raise InputError(
-            f"the classes of the data {dataset.name!r} ({few(ours)}) are not those of the model ({few(names)}). "
+            f"the classes of the data {dataset.name!r} ({few(ours)}) are not those of {other} ({few(names)}). "
             f"{how_to}"
         )
     alphabetical = " (in alphabetical order; --data-option classes=FILE gives another)"

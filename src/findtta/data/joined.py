@@ -38,7 +38,8 @@ class JoinedDataset(DomainDataset):
                 f"data: joined datasets must have images of one size, got {first.image_size} for {first.name!r} "
                 f"and {part.image_size} for {part.name!r}."
             )
-        return match_classes(part, first.classes, len(first.classes))[0]
+        other = f"the data {first.name!r}"
+        return match_classes(part, first.classes, len(first.classes), other=other)[0]
 
     def labels(self, domain: str) -> Labels:
         self.check_domain(domain)

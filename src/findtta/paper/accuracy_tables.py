@@ -70,7 +70,7 @@ class AccuracyTable(Item):
     def rows(self, context: Context) -> list[PaperRow]:
         """Return the rows to run: those of the paper, methods that it has elsewhere, and those that it lacks."""
         others = [numbers.table("main-resnet50").row(method) for method in self.paper.absent if self.complete]
-        rows = [*self.paper.rows, *(dataclasses.replace(row, values={}, spreads={}) for row in others)]
+        rows = [*self.paper.rows, *(dataclasses.replace(row, values={}, spreads={}, options={}) for row in others)]
         further = [PaperRow(name=name, printed=name, method=name) for name in context.further if self.complete]
         return [row for row in rows if context.wants(row.name) or context.wants(row.method)] + further
 
