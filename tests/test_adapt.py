@@ -324,7 +324,7 @@ def test_something_else_as_the_method_is_refused(method):
 def third_party(monkeypatch):
     def install(**points):
         found = [EntryPoint(name, value, "findtta.methods") for name, value in points.items()]
-        monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+        monkeypatch.setattr(plugins, "installed", lambda group: found)
 
     return install
 

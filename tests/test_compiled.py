@@ -60,7 +60,7 @@ def pair(method="find", model=tiny, dtype=torch.float32, **options):
     return plain, compiled
 
 
-each_method = pytest.mark.parametrize("method", graded(slow=("tbn", "find-soft")))
+each_method = pytest.mark.parametrize("method", graded(slow=("tbn",)))
 
 
 @each_method

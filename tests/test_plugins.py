@@ -63,12 +63,23 @@ def installed(monkeypatch):
 
     def install(group, **points):
         found = [EntryPoint(name, value, group) for name, value in points.items()]
-        monkeypatch.setattr(plugins, "entry_points", lambda group: [each for each in found if each.group == group])
+        monkeypatch.setattr(plugins, "installed", lambda group: [each for each in found if each.group == group])
 
     return install
 
 
 # Names.
+
+
+def test_packages_installed_meanwhile_are_found(tmp_path, monkeypatch):
+    assert "mine" not in METHOD.names()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "mine" not in METHOD.names()
+    metadata = tmp_path / "mine-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[findtta.methods]\nmine = mine:Mine\n")
+    assert "mine" in METHOD.names()
 
 
 @every_kind

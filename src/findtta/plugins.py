@@ -15,8 +15,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -85,6 +86,23 @@ def find_object(what: str, reference: str, fits: Callable[[Any], bool], expected
     raise OptionError(f"{what} {reference!r} must name {expected}, got {_described(found)}. {instead}")
 
 
+def installed(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group, of all installed packages."""
+    changed = []
+    for folder in sys.path:
+        try:
+            changed.append((folder, Path(folder).stat().st_mtime_ns))
+        except OSError:
+            continue
+    return _read_points(group, tuple(changed))
+
+
+@lru_cache(maxsize=32)
+def _read_points(group: str, changed: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    # Reads the metadata of every package: 50 ms and more, so once for the folders as they are.
+    return tuple(entry_points(group=group))
+
+
 @dataclass(frozen=True)
 class Kind:
     """Something that can be added from outside: what there is of it here, and what others must be.
@@ -148,7 +166,7 @@ class Kind:
         return name, rest.split(",") if rest else []
 
     def _points(self) -> dict[str, str]:
-        points = entry_points(group=f"findtta.{self.what}s")
+        points = installed(f"findtta.{self.what}s")
         return {point.name: point.value for point in points if point.name not in self.built_in}
 
     def _load_point(self, name: str, value: str) -> Any:

@@ -57,7 +57,7 @@ def write(tmp_path_factory):
     return once
 
 
-@pytest.fixture(params=graded(METHODS, slow=("find-star", "find-soft")))
+@pytest.fixture(params=graded(METHODS))
 def written(request, write):
     """A model, its ONNX file and what the check found."""
     return write(request.param)

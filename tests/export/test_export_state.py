@@ -54,8 +54,9 @@ def write(tmp_path_factory):
 @pytest.fixture(
     params=[
         ("find-domains", ".onnx"),
-        pytest.param(("find-domains", ".pt2"), marks=pytest.mark.slow),
-        *(pytest.param((method, ".onnx"), marks=pytest.mark.slow) for method in ("unmix-tns", "tbr")),
+        pytest.param(("tbr", ".pt2"), marks=pytest.mark.slow),
+        pytest.param(("find-domains", ".pt2"), marks=pytest.mark.nightly),
+        *(pytest.param((method, ".onnx"), marks=pytest.mark.nightly) for method in ("unmix-tns", "tbr")),
     ],
     ids=" as ".join,
 )

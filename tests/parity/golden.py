@@ -49,15 +49,18 @@ def arrays(name: str, method: str) -> dict[str, np.ndarray]:
 def each_run(method: str) -> pytest.MarkDecorator:
     """Parametrise a test with ``recording``: every set, run and precision that is recorded for a method.
 
-    Fast is the first batch of one run of set C, in float64. Slow are the first batches of every run in float64,
-    the sharper comparison, and all batches of one run in float32, which is quicker. The rest is for the night.
+    The first batches of a run in float64 are the sharper comparison: those of the first run of set C are fast,
+    those of its other runs and of the first run of set A slow. Slow are also all batches of one run in float32,
+    which is quicker. The rest is for the night.
     """
     parameters, whole = [], pytest.mark.slow
     for name in [name for name, folder in SETS.items() if (folder / f"{method}.npz").exists()]:
         fields = arrays(name, method)
-        for run in [key.removesuffix(".hp") for key in fields if key.endswith(".hp")]:
+        runs = [key.removesuffix(".hp") for key in fields if key.endswith(".hp")]
+        for run in runs:
             few = first_batches(fields, run)
-            sizes = [("f64", few, pytest.mark.slow)]
+            first, other = ((), pytest.mark.slow) if name == "C" else (pytest.mark.slow, pytest.mark.nightly)
+            sizes = [("f64", few, first if run == runs[0] else other)]
             if few is not None:
                 sizes.append(("f64", None, pytest.mark.nightly))
             if name == "C" and any(key.startswith(f"{run}.f32.") for key in fields):
@@ -67,8 +70,6 @@ def each_run(method: str) -> pytest.MarkDecorator:
                 part = f"-{batches}-batches" if batches else ""
                 recording = Recording(name, method, run, precision, batches)
                 parameters.append(pytest.param(recording, id=f"{name}-{run}-{precision}{part}", marks=mark))
-    run = next(key.removesuffix(".hp") for key in arrays("C", method) if key.endswith(".hp"))
-    parameters.append(pytest.param(Recording("C", method, run, "f64", batches=1), id=f"C-{run}-f64-first-batch"))
     return pytest.mark.parametrize("recording", parameters)
 
 

@@ -153,13 +153,16 @@ class Cluster:
 
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
-            apps = serve.status().applications
-            if apps and apps["findtta"].status == "RUNNING":
-                states = [deployment.replica_states for deployment in apps["findtta"].deployments.values()]
-                if states == [{"RUNNING": 2}] * 2:
+            status = serve.status()
+            if status.applications and status.applications["findtta"].status == "RUNNING":
+                deployments = status.applications["findtta"].deployments.values()
+                states = [deployment.replica_states for deployment in deployments]
+                if states == [{"RUNNING": 2}] * 2 and {"STARTING", "UNHEALTHY"}.isdisjoint(
+                    status.proxies.values()
+                ):
                     return
             time.sleep(0.2)
-        raise AssertionError(f"it does not run: {apps}")
+        raise AssertionError(f"it does not run: {status}")
 
     def models(self) -> list[psutil.Process]:
         """The processes of replicas of the model."""
@@ -183,6 +186,11 @@ def cluster(tmp_path_factory):
         for name, value in {
             **{"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"},
             "RAY_prestart_worker_first_driver": "0",  # replicas start processes of their own
+            # On a busy machine a proxy that serves already may be slow to say so; Ray Serve would kill it.
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE_S),
+            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": str(PATIENCE_S),
+            # All proxies share a port here, so that clients cannot leave one that is about to stop.
+            "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": str(PATIENCE_S),
         }.items():
             patch.setenv(name, value)
         cluster = Cluster(tmp_path_factory.mktemp("ray"))
