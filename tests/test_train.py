@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,24 @@ def test_a_checkpoint_of_other_settings_or_a_broken_one_is_not_used(tmp_path):
     out.with_suffix(".checkpoint").write_bytes(b"half a file")
     with pytest.raises(OptionError, match="delete it to start again"):
         run(out)
+
+
+def test_a_training_may_start_from_trained_weights_and_says_so(tmp_path):
+    first = run(tmp_path / "first.safetensors")
+    # Without a learning rate to speak of, the trained weights are those that it began with.
+    recipe = replace(RECIPE, start_from=str(tmp_path / "first.safetensors"), learning_rate=1e-12, weight_decay=0.0)
+    out = tmp_path / "second.safetensors"
+    with pytest.raises(Killed):
+        run(out, recipe, source=Dying(64, 0, 1, after=3), checkpoint_every=0)
+    (tmp_path / "first.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    second = run(out, recipe)  # continued from its checkpoint, which needs the first weights no more
+    assert load(str(out)).card.recipe["start_from"] == recipe.start_from
+    for (name, before), after in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.allclose(before, after, atol=1e-6), name
+    with pytest.raises(OptionError, match="does not exist"):
+        run(tmp_path / "third.safetensors", recipe)
+    with pytest.raises(OptionError, match="'shapes-resnet26' do not fit resnet20"):
+        run(tmp_path / "third.safetensors", replace(RECIPE, start_from="shapes-resnet26"))
 
 
 def test_a_few_steps_learn_something():

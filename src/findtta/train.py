@@ -21,7 +21,8 @@ from findtta.errors import OptionError
 from findtta.images import to_input
 from findtta.models.card import Classifier
 from findtta.models.check import accuracy_by_domain, clean_accuracy
-from findtta.models.weights import write_weights
+from findtta.models.open import find_weights
+from findtta.models.weights import fit, read_weights, write_weights
 from findtta.options import AtLeastZero, Count, Fraction, Options, Positive, Seed, option, require_device
 
 #: The part of the training in which the images grow to their full size.
@@ -48,6 +49,12 @@ class Recipe(Options):
         1.0,
         "side of the first images as a fraction of their full side, which they reach after two thirds of the "
         "training; smaller images take less time",
+    )
+    start_from: str | None = option(
+        None,
+        "trained weights to start from: a shipped model or a .safetensors file",
+        metavar="NAME|FILE",
+        shown="random weights",
     )
     images_per_epoch: Count = option(10_000, "of shapes: new images drawn for each epoch")
     precision: Literal["auto", "float32", "bfloat16"] = option(
@@ -187,6 +194,9 @@ def train(
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     done = _resume(checkpoint, identity, model, optimizer)
+    if recipe.start_from is not None and not done:
+        first, _ = read_weights(find_weights(recipe.start_from))
+        fit(model.net, first, arch=card.arch, source=recipe.start_from)
     total = recipe.epochs * batches
     model.train()
     saved = time.monotonic()
