@@ -6,10 +6,12 @@ import pytest
 from made_paper import all_setups, load, made
 
 from findtta.bench import RunSpec
+from findtta.bench.store import Store
 from findtta.paper.context import Context
 from findtta.paper.notes import fewer_seeds
 from findtta.paper.results_page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts
-from findtta.paper.study import Results
+from findtta.paper.study import Results, stored
+from made_results import made as stored_result
 
 
 def judged(accuracies, **changes):
@@ -67,3 +69,17 @@ def test_methods_with_fewer_seeds_are_named():
     assert "crossmix of cifar10-c, seed 1 alone: TBN." in load("resnet26").document(context, some).notes
     first = Results((spec, made(spec)) for spec in specs if spec.seed == 0)
     assert fewer_seeds(context, first) == ["crossmix of cifar10-c, seed 0 alone: all."]
+
+
+def test_stored_runs_of_earlier_weights_are_left_out(tmp_path):
+    store = Store(tmp_path)
+    for weights, day, method, data in (
+        ("old", 1, "source", "shapes"),
+        ("old", 1, "find", "shapes"),
+        ("new", 2, "source", "shapes"),
+        ("new", 2, "tbn", "shapes"),
+        ("old", 1, "source", "cifar10-c"),
+    ):
+        store.put(stored_result(method, weights=weights, data=data, started=day))
+    found = {(one.spec["data"], one.spec["method"], one.config["model"]["weights"]) for one in stored(store).runs}
+    assert found == {("shapes", "source", "new"), ("shapes", "tbn", "new"), ("cifar10-c", "source", "old")}

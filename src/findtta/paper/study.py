@@ -171,14 +171,33 @@ def key(asked: RunSpec | Probe, *, folders: bool = True) -> str:
 
 
 def stored(store: Store) -> Results:
-    """Return all that a store has, whatever version of the code computed it; a newer result wins over an older."""
+    """Return all that a store has, whatever version of the code computed it; a newer result wins over an older.
+
+    No table mixes weights: of a model that was trained again under its name, only what was computed with the
+    weights of its newest result counts.
+    """
     runs = [(RunSpec.from_dict(result.spec), result) for result in store.all()]
     readings = []
     for reading in (Reading(**values) for values in store.measurements()):
         asked = {**reading.probe, "spec": RunSpec.from_dict(reading.probe["spec"])}
         readings.append((Probe(**asked), reading))
     found: list[tuple[RunSpec | Probe, Result | Reading]] = [*runs, *readings]
-    return Results(sorted(found, key=lambda pair: float(pair[1].environment.get("started") or 0)))
+    found.sort(key=lambda pair: float(pair[1].environment.get("started") or 0))
+    newest = {_model(asked): _weights(record) for asked, record in found if record.config}
+    return Results(
+        (asked, record)
+        for asked, record in found
+        if not record.config or _weights(record) == newest[_model(asked)]
+    )
+
+
+def _model(asked: RunSpec | Probe) -> tuple[str | None, ...]:
+    spec = asked if isinstance(asked, RunSpec) else asked.spec
+    return spec.model, spec.weights, spec.data
+
+
+def _weights(record: Result | Reading) -> str:
+    return str(record.config["model"]["weights"])
 
 
 #: Called with what is computed next, in words, and how many of how many steps are done.
