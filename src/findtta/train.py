@@ -220,6 +220,9 @@ def train(
         for parameter in model.net.parameters():
             parameter.data = parameter.data.half().float()
     right, count = clean_accuracy(model, test, test_images)
+    made = asdict(recipe)
+    if recipe.start_from is not None:
+        made["start_from"] = Path(recipe.start_from).name  # a card is given away, and a folder is nobody's business
     corrupted: dict[str, Any] = {}
     if corrupted_images:
         fifteen = CorruptedDataset(test).pick(limit=corrupted_images)
@@ -237,7 +240,7 @@ def train(
         clean_accuracy=round(100 * right / count, 2),
         clean_images=count,
         **corrupted,
-        recipe=asdict(recipe),
+        recipe=made,
     )
     write_weights(out, model.net.state_dict(), model.card, half=half)
     checkpoint.unlink(missing_ok=True)
