@@ -100,7 +100,8 @@ def test_a_training_may_start_from_trained_weights_and_says_so(tmp_path):
         run(out, recipe, source=Dying(64, 0, 1, after=3), checkpoint_every=0)
     (tmp_path / "first.safetensors").rename(tmp_path / "elsewhere.safetensors")
     second = run(out, recipe)  # continued from its checkpoint, which needs the first weights no more
-    assert load(str(out)).card.recipe["start_from"] == "first.safetensors"
+    told = load(str(out)).card.recipe
+    assert (told["start_from"], told["before"]) == ("first.safetensors", first.card.recipe)
     for (name, before), after in zip(first.named_parameters(), second.parameters(), strict=True):
         assert torch.allclose(before, after, atol=1e-6), name
     with pytest.raises(OptionError, match="does not exist"):

@@ -193,10 +193,11 @@ def train(
         "data": source.identity,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    done = _resume(checkpoint, identity, model, optimizer)
+    done, before = _resume(checkpoint, identity, model, optimizer)
     if recipe.start_from is not None and not done:
-        first, _ = read_weights(find_weights(recipe.start_from))
+        first, its_card = read_weights(find_weights(recipe.start_from))
         fit(model.net, first, arch=card.arch, source=recipe.start_from)
+        before = dict(its_card.recipe) if its_card and its_card.recipe else None
     total = recipe.epochs * batches
     model.train()
     saved = time.monotonic()
@@ -211,7 +212,7 @@ def train(
             if step % 20 == 0:
                 bar.set_postfix(epoch=epoch + 1, loss=f"{loss.item():.3f}")
             if time.monotonic() - saved > checkpoint_every:
-                state = {"net": model.net.state_dict(), "optimizer": optimizer.state_dict()}
+                state = {"net": model.net.state_dict(), "optimizer": optimizer.state_dict(), "before": before}
                 with atomic_write(checkpoint) as partial:
                     torch.save({"identity": identity, "step": step + 1, **state}, partial)
                 saved = time.monotonic()
@@ -222,7 +223,8 @@ def train(
     right, count = clean_accuracy(model, test, test_images)
     made = asdict(recipe)
     if recipe.start_from is not None:
-        made["start_from"] = Path(recipe.start_from).name  # a card is given away, and a folder is nobody's business
+        # The folder is nobody's business: a card is given away.
+        made |= {"start_from": Path(recipe.start_from).name, "before": before}
     corrupted: dict[str, Any] = {}
     if corrupted_images:
         fifteen = CorruptedDataset(test).pick(limit=corrupted_images)
@@ -284,9 +286,12 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.momentum, nesterov=recipe.momentum > 0)
 
 
-def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: torch.optim.Optimizer) -> int:
+def _resume(
+    path: Path, identity: dict[str, Any], model: Classifier, optimizer: torch.optim.Optimizer
+) -> tuple[int, dict[str, Any] | None]:
+    """Return the steps that are done, and the recipe of the weights that these began with."""
     if not path.exists():
-        return 0
+        return 0, None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -300,4 +305,4 @@ def _resume(path: Path, identity: dict[str, Any], model: Classifier, optimizer: 
         )
     model.net.load_state_dict(state["net"])
     optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+    return int(state["step"]), state["before"]

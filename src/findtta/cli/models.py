@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     model = settings.load_model()
     card = model.card
     unknown = "not known"
+    recipe = dict(card.recipe or {})
+    before = recipe.pop("before", None)  # of the weights that it started from
     facts = {
         "architecture": card.arch,
         "classes": card.num_classes,
@@ -80,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         if card.clean_accuracy is None
         else f"{card.clean_accuracy:.2f}% on {card.clean_images} images",
         **{domain: f"{accuracy:.1f}%" for domain, accuracy in (card.corrupted_accuracy or {}).items()},
-        "recipe": ", ".join(f"{key} {value}" for key, value in (card.recipe or {}).items()) or unknown,
+        "recipe": _told(recipe) or unknown,
+        **({"recipe before": _told(before)} if before else {}),
     }
     print(render(("", arguments.name), [(name, str(value)) for name, value in facts.items()]))
     if arguments.check is None:
@@ -95,6 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = check_clean_accuracy(model, data, expected=arguments.expected, images=int(images))
     print(outcome)
     return 0 if outcome.passed else 1
+
+
+def _told(recipe: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in recipe.items())
 
 
 def _list() -> int:
