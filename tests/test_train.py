@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from findtta.cli.main import main
 from findtta.data.corrupted import CorruptedDataset
@@ -215,6 +216,23 @@ def test_the_command_trains_and_refuses_to_overwrite(tmp_path, capsys):
     assert "must end in .safetensors" in capsys.readouterr().err
     assert main(["train", "shapes", "--source", "x", "--output", str(tmp_path / "n.safetensors")]) == 2
     assert "drawn by code" in capsys.readouterr().err
+
+
+def test_training_on_folders_of_images_says_which_dataset_they_are(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    for split, count in (("train", 3), ("test", 2)):
+        for label in range(10):
+            folder = tmp_path / "copy" / split / f"class{label}"
+            folder.mkdir(parents=True)
+            for number in range(count):
+                image = random.integers(0, 256, (32, 32, 3), np.uint8)
+                Image.fromarray(image).save(folder / f"{number}.png")
+    out = tmp_path / "net.safetensors"
+    command = ["train", "cifar10", "--source", str(tmp_path / "copy"), "--arch", "resnet20", "-o", str(out)]
+    few = ["--epochs", "1", "--batch-size", "10", "--corrupted-images", "1", "--threads", "1"]
+    assert main([*command, *few]) == 0
+    card = load(str(out)).card
+    assert (card.trained_on, card.clean_images, card.classes[0]) == ("cifar10", 20, "class0")
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--source is for CIFAR: shapes are drawn by code.")
     place = settings.source or data
     test = load_as_is(place)
+    test.name = data  # what the card says that a model was trained on, whatever the folder is called
     source: TrainingSource
     if data == "shapes":
         source = DrawnShapes(recipe.images_per_epoch, recipe.seed, recipe.epochs // 4)
