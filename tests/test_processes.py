@@ -15,7 +15,8 @@ import torch
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
     keep_freed_memory()
-for _ in range(5):
+# Until small blocks have found other places: glibc 2.36 does not use a map again that one stands behind.
+for _ in range(40):
     torch.ones(16_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
@@ -29,7 +30,7 @@ def test_a_map_that_is_made_again_takes_no_new_pages():
     pages = 20 * 16_000_000 * 4 // 4096
     environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_SETTINGS.values()}
     command = [sys.executable, "-c", FAULTS, "kept"]
-    assert int(subprocess.check_output(command, text=True, env=environment)) < pages / 3
+    assert int(subprocess.check_output(command, text=True, env=environment)) < pages / 10
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
