@@ -102,20 +102,19 @@ def write_page(
     parts = [
         f"# {title}",
         "",
-        "This page is written by a command from stored runs; nothing in it is typed by hand:",
-        "",
-        f"```\n{context.command}\n```",
-        "",
-        *_setups(context, ", some tables fewer" if fewer_seeds(context, results) else ""),
-        "",
-        *([note, ""] if note else []),
-        "Accuracies are in %, differences in points with 95% intervals, paired by sample and clustered by image.",
-        "",
         "## What holds, what does not",
+        "",
+        f"{FIND} against the best other method that was run, column by column of the paper's tables. Differences "
+        "are in points of accuracy, with 95% intervals, paired by sample and clustered by image.",
         "",
         _verdict_table(judged).markdown(),
         "",
         *_summary(judged),
+        "",
+        "## What was run",
+        "",
+        *_setups(context, ", some tables fewer" if fewer_seeds(context, results) else ""),
+        *(["", note] if note else []),
     ]
     for document in documents:
         links = {}
@@ -125,6 +124,14 @@ def write_page(
             written.append(file)
             links[stem] = os.path.relpath(file, path.parent)
         parts += ["", document.markdown(level=2, links=links).rstrip()]
+    parts += [
+        "",
+        "## How this page is made",
+        "",
+        "One command writes it from stored runs; nothing in it is typed by hand:",
+        "",
+        f"```\n{context.command}\n```",
+    ]
     write_file(path, ("\n".join(parts) + "\n").encode())
     return [path, *written]
 
