@@ -1,7 +1,5 @@
 """The leaderboard: all methods on all streams in one page, with what each method costs."""
 
-import base64
-import hashlib
 import json
 import math
 from collections import defaultdict
@@ -10,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import findtta
-from findtta._extras import require
 from findtta.bench.comparison import BASELINE
 from findtta.bench.naming import number_ranges, ordered
 from findtta.bench.result import Result
@@ -19,7 +15,7 @@ from findtta.errors import FindTTAError, InputError
 from findtta.intervals import Interval
 from findtta.registry import describe, load_method
 from findtta.report.boards import Board, boards
-from findtta.report.page import page_file
+from findtta.report.template import fill
 from findtta.tables import Cell, Column, Row, Table, escape_markdown
 
 LEADERBOARD = "Leaderboard"
@@ -199,25 +195,17 @@ def html(
     command: str = "",
 ) -> str:
     """Return the page as one HTML file that needs no other; its tables can be sorted."""
-    jinja2 = require("jinja2", "report", "writing a leaderboard")
     found, tables = _content(results, costs)
-    script = page_file("report.js")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text: str = environment.from_string(page_file("leaderboard.html.j2")).render(
+    return fill(
+        "leaderboard.html.j2",
+        "writing a leaderboard",
         title=title,
-        version=findtta.__version__,
-        style=page_file("report.css"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         summary=_summary(results, found),
         note=note,
         command=command,
         tables=[(table, list(zip(*(column.texts for column in table.shown()), strict=True))) for table in tables],
         value=_sorted_by,
     )
-    return text
 
 
 def _content(results: Sequence[Result], costs: Costs) -> tuple[list[Board], list[Table]]:

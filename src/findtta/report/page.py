@@ -3,8 +3,6 @@
 Here is what the page says; how it looks is up to the template, the style sheet and the script beside this module.
 """
 
-import base64
-import hashlib
 import math
 import os
 import re
@@ -15,7 +13,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-import findtta
 from findtta._extras import require
 from findtta._io import write_file
 from findtta.bench.comparison import Comparison, compare
@@ -27,9 +24,11 @@ from findtta.options import require_known
 from findtta.paper.numbers import DATASETS, NETWORKS, PrintedCell, printed_accuracy
 from findtta.plots import Look
 from findtta.report import charts
+from findtta.report.template import fill
 from findtta.tables import Cell
 
 TITLE = "Test-time adaptation results"
+_PURPOSE = "writing a report"  # that needs the extra
 FILTERS = ("method", "stream", "data", "model")
 _OPEN_SETTINGS = 2  # with more of them, charts are folded away at first
 #: What the name of a setting says if it takes more than data and model to tell settings apart.
@@ -55,8 +54,8 @@ def write(
 
 def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = None) -> str:
     """Return the page as text; the same results give the same page, in whatever order they come."""
-    jinja2 = require("jinja2", "report", "writing a report")
-    require("matplotlib", "report", "writing a report")
+    for package in ("jinja2", "matplotlib"):
+        require(package, "report", _PURPOSE)
     if paper is not None:
         require_known("paper", paper, DATASETS)
     results = sorted(results, key=lambda result: result.digest)
@@ -77,17 +76,10 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
     columns = {
         run.digest: place[1] for setting in settings for place, runs in setting.runs.items() for run in runs
     }
-    script = page_file("report.js")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"least": lambda row: min(row.values()), "most": lambda row: max(row.values())}
-    html: str = environment.from_string(page_file("page.html.j2")).render(
+    html = fill(
+        "page.html.j2",
+        _PURPOSE,
         title=title,
-        version=findtta.__version__,
-        style=page_file("report.css"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         filters=names,
         settings=settings,
         measures={name: value for name, value in VALUES.items() if value.label},
@@ -100,11 +92,6 @@ def page(results: Iterable[Result], *, title: str = TITLE, paper: str | None = N
         is_finite=math.isfinite,
     )
     return charts.clean(html)
-
-
-def page_file(name: str) -> str:
-    """Return the text of a file of this package."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
