@@ -24,12 +24,20 @@ COMPILE = (
     "run the model as compiled code (torch.compile), which takes a minute or more to make; predictions change in "
     "the last bits"
 )
+#: In which numbers a model computes; see :data:`PRECISION`.
+Precision = Literal["float32", "bfloat16"]
+#: What the precision means, for help texts.
+PRECISION = (
+    "precision of the convolutions and matrix products of the model (autocast); statistics are always computed in "
+    "float32"
+)
 
 
-def device_kind(device: str, *, compile: bool) -> str:
-    """Return what a device and compiling mean for a result: ``"cpu"``, ``"cuda, compiled"``, ..."""
+def device_kind(device: str, *, compile: bool, precision: Precision = "float32") -> str:
+    """Return what a device, compiling and the precision mean for a result: ``"cpu"``, ``"cuda, compiled"``, ..."""
     # Compiled code adds numbers in another order, and that can decide which sample is the nearest.
-    return require_device(device, elsewhere=True).type + (", compiled" if compile else "")
+    how = [", compiled"] * compile + [f", {precision}"] * (precision != "float32")
+    return "".join([require_device(device, elsewhere=True).type, *how])
 
 
 def option(default: Any, meaning: str, **flag: Any) -> Any:

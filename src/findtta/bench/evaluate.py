@@ -66,7 +66,8 @@ def run(spec: RunSpec | Plan, progress: Progress | None = None) -> Result:
         if plan.spec.reset == "domain":
             last_domain = _reset_at_new_domain(adapted, batch, last_domain)
         before = compiled_in(adapted)
-        seconds, logits = timed(adapted, inputs)
+        with torch.autocast(device.type, torch.bfloat16, enabled=plan.spec.precision == "bfloat16"):
+            seconds, logits = timed(adapted, inputs)
         latencies.append(1e3 * (seconds - (compiled_in(adapted) - before)))
         where = slice(*plan.stream.boundaries[batch.index : batch.index + 2])
         correct[where] = metrics.update(logits, labels, batch.domain_ids, batch.round)

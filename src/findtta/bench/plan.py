@@ -28,8 +28,10 @@ from findtta.models.open import describe_input
 from findtta.options import (
     COMPILE,
     MODEL_NAMES,
+    PRECISION,
     Count,
     Options,
+    Precision,
     Seed,
     Text,
     Whole,
@@ -99,6 +101,7 @@ class RunSpec(Options):
     )
     device: Text = option("cpu", "device the model runs on, such as cuda:0", metavar="DEVICE")
     compile: bool = option(False, COMPILE)
+    precision: Precision = option("float32", PRECISION)
     card: Mapping[str, Any] = field(default_factory=dict)  # of a config file, see ``findtta.models.load``
 
     def __post_init__(self) -> None:
@@ -124,7 +127,7 @@ class RunSpec(Options):
         """A short description of the run, for progress bars and messages."""
         options = ",".join(f"{name}={value}" for name, value in self.options.items())
         method = f"{self.method}:{options}" if options else self.method
-        how = ", compiled" if self.compile else ""
+        how = ", compiled" * self.compile + f", {self.precision}" * (self.precision != "float32")
         run = f"{method} on {self.stream} of {self.data}, {self.model}, batch {self.batch_size}, seed {self.seed}"
         return run + how
 
@@ -267,7 +270,7 @@ class Planner:
             },
             "seed": spec.seed,
             "reset": spec.reset,
-            "device": device_kind(spec.device, compile=spec.compile),
+            "device": device_kind(spec.device, compile=spec.compile, precision=spec.precision),
             "code": {part: code_digest(module_files(behind)) for part, behind in things.items()},
             "versions": {
                 **package_versions(["PIL", *itertools.chain.from_iterable(things.values())]),

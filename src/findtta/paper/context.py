@@ -15,7 +15,17 @@ from findtta.bench.grid import resolve
 from findtta.data.open import SHAPES
 from findtta.errors import FindTTAError, InputError, OptionError
 from findtta.images import NORMALIZATION
-from findtta.options import MODEL_NAMES, Count, Options, Seed, make_options, option, require_int, require_known
+from findtta.options import (
+    MODEL_NAMES,
+    Count,
+    Options,
+    Precision,
+    Seed,
+    make_options,
+    option,
+    require_int,
+    require_known,
+)
 from findtta.paper.numbers import DATASETS, METHODS, NETWORKS
 from findtta.registry import method_names
 from findtta.streams import SCENARIOS
@@ -29,7 +39,8 @@ NONE = "-"
 class Setup(Options):
     """A dataset and a model, and what of the paper they stand for.
 
-    ``images`` limits the images per domain, and ``images_of`` those of single methods or streams that are slow.
+    ``images`` limits the images per domain, and ``images_of`` those of single methods or streams that are slow;
+    ``compile`` and ``precision`` are those of its runs.
     """
 
     data: str = option(
@@ -56,6 +67,8 @@ class Setup(Options):
     data_options: Mapping[str, Any] = option(dict, "option of all datasets", flag="data-option")
     images: Count | None = None
     images_of: Mapping[str, int] = field(default_factory=dict)
+    compile: bool = False
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +145,7 @@ class Context(Options):
 
     def spec(self, setup: Setup, **settings: Any) -> RunSpec:
         """Return a run with a setup; the seed is the first one unless the settings have another."""
-        shared = ("data", "data_options", "model", "weights", "normalization")
+        shared = ("data", "data_options", "model", "weights", "normalization", "compile", "precision")
         defaults = {
             **{name: getattr(setup, name) for name in shared},
             "images": self.images_of(setup, settings.get("method"), str(settings.get("stream")).partition(":")[0]),

@@ -31,6 +31,8 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
     notes = ["Rough numbers (--quick): few images."] if context.quick else []
     for setup, configs in _by_setup(context, results):
         notes += [*_data_notes(setup, configs), _model_note(setup, configs[0], network)]
+        if setup.precision != "float32":
+            notes.append(f"{DATASETS[setup.stands_for]}: computed in {setup.precision}, statistics in float32.")
         seen = {name for config in configs for name in (config.get("method"), config["stream"]["scenario"])}
         fewer = {display(name): context.images_of(setup, name) for name in setup.images_of if name in seen}
         notes += [f"{DATASETS[setup.stands_for]}: {images} images for {name}." for name, images in fewer.items()]

@@ -143,10 +143,11 @@ def _setups(context: Context, seeds: str) -> list[str]:
         network = setup.network or ("the transformer" if setup.fits("EfficientViT-M5") else "every ResNet")
         images = context.images_of(setup)
         fewer = "".join(f", {context.images_of(setup, name)} for {display(name)}" for name in setup.images_of)
+        computed = f"; computed in {setup.precision}" * (setup.precision != "float32")
         lines.append(
             f"- {setup.title}: `{Path(setup.model).name}` in the place of {network} of the paper; "
             f"{'all' if images is None else images} images per domain{fewer}; "
-            f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}{seeds}."
+            f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}{seeds}{computed}."
         )
     return lines
 
