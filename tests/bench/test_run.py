@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from small import HERE, measured, save_weights, spec
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import findtta
 from findtta.algorithms.tent import Tent
@@ -19,6 +20,7 @@ from findtta.bench import Planner, Result, RunSpec, run
 from findtta.bench.evaluate import PeakMemory, failure
 from findtta.data.open import load
 from findtta.errors import FindTTAError, InputError, OptionError, UnknownNameError
+from findtta.layers import AdaptiveNorm
 from findtta.models import build, preprocessing_of
 from findtta.models.weights import write_weights
 
@@ -279,6 +281,25 @@ def test_what_cannot_be_run_is_refused_with_a_reason(settings, error, message):
     with pytest.raises(error) as caught:
         run(spec(**settings))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_precision_is_that_of_the_convolutions(precision):
+    seen = set()
+
+    def look(module, inputs):
+        if isinstance(module, AdaptiveNorm):
+            seen.add(str(inputs[0].dtype).removeprefix("torch."))
+
+    hook = register_module_forward_pre_hook(look)
+    try:
+        result = run(spec(method="find", precision=precision))
+    finally:
+        hook.remove()
+    assert seen == {precision}
+    assert result.config["device"] == ("cpu" if precision == "float32" else "cpu, bfloat16")
+    assert (result.digest == digest(method="find")) == (precision == "float32")
+    assert result.spec["precision"] == precision
 
 
 def test_weights_with_a_card_of_other_classes_do_not_belong_to_the_data(tmp_path):

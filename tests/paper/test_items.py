@@ -17,12 +17,13 @@ from made_paper import (
     tiny_setup,
 )
 
-from findtta.bench import Planner
+from findtta.bench import Planner, RunSpec, run
 from findtta.bench.store import Store
 from findtta.data.dataset import MAIN_CORRUPTIONS
 from findtta.errors import UnknownNameError
+from findtta.intervals import interval
 from findtta.paper import items, numbers, study
-from findtta.paper.accuracy_tables import claims_about
+from findtta.paper.accuracy_tables import claims_about, stream_of
 from findtta.paper.context import Context, Setup, is_dataset
 from findtta.paper.items import Item
 from findtta.paper.measure import measure_groups, measure_memory, measure_times
@@ -118,12 +119,49 @@ def test_the_main_table_asks_for_every_method_stream_and_seed():
     specs = specs_of(load("main-resnet50"), Context())
     assert {spec.stream for spec in specs} == {"crossmix", "random:variant=authors", "shuffle:variant=authors"}
     assert {spec.method for spec in specs} == set(numbers.METHODS)
-    assert len(specs) == 3 * 13 * 3
+    # Methods without state are run once for Random and Shuffle.
+    once = {spec.method for spec in specs} - {spec.method for spec in specs if spec.stream.startswith("shuffle")}
+    assert once == {"source", "tbn", "alpha-bn", "iabn", "find"}
+    assert len(specs) == 3 * (13 * 3 - len(once))
     assert {(spec.data, spec.model, spec.severity, spec.batch_size) for spec in specs} == {
         ("shapes", "shapes-resnet26", None, 64)
     }
     with_all = specs_of(load("main-resnet50"), Context(setups=all_setups()))
     assert len(with_all) == 3 * len(specs)
+
+
+@pytest.mark.parametrize(
+    ("method", "scenario", "settings", "run_in"),
+    [
+        ("find", "shuffle", {}, "random:variant=authors"),
+        ("tbn", "shuffle", {}, "random:variant=authors"),
+        ("source", "static", {}, "crossmix"),
+        ("iabn", "wild", {"delta": 0.1}, "crossmix"),
+    ],
+)
+def test_a_method_is_run_once_for_streams_that_it_cannot_tell_apart(method, scenario, settings, run_in):
+    shared = {"method": method, "images": 20, "domains": ("fog", "snow", "contrast"), "batch_size": 16}
+    own = run(RunSpec(stream=stream_of(scenario, **settings), **shared))
+    same = run(RunSpec(stream=stream_of(scenario, method, **settings), **shared))
+    assert same.spec["stream"] == run_in
+    assert own.config["stream"]["digest"] != same.config["stream"]["digest"]
+    assert own.per_domain == same.per_domain
+    # Sample by sample, too, but for the order of the two times that Random shows an image.
+    assert interval([own.scores.minus(same.scores)]).margin == 0
+
+
+@pytest.mark.parametrize("scenario", ["shuffle", "static", "wild"])
+def test_a_method_that_can_tell_is_run_in_the_stream_itself(scenario):
+    stream = stream_of(scenario, delta=0.1)
+    assert stream_of(scenario, "find-star", delta=0.1) == stream
+    assert (stream_of(scenario, "find", delta=0.1) == stream) == (scenario != "shuffle")
+    assert stream_of(scenario, "note", delta=0.1) == stream  # by single images, but it learns
+
+
+def test_precision_and_compiling_of_a_setup_are_those_of_its_runs():
+    setup = Setup(compile=True, precision="bfloat16")
+    specs = specs_of(load("main-resnet50"), Context(setups=(setup,)))
+    assert {(spec.compile, spec.precision) for spec in specs} == {(True, "bfloat16")}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +184,8 @@ def test_note_runs_with_the_options_that_fit_the_numbers_of_the_table(id, option
 @pytest.mark.parametrize(
     ("id", "streams"),
     [
-        ("static", {"static"}),
-        ("wild-0.005", {"wild:delta=0.005,variant=paper"}),
+        ("static", {"static", "crossmix"}),  # crossmix for methods that look at single images
+        ("wild-0.005", {"wild:delta=0.005,variant=paper", "crossmix"}),
         ("lifelong-3", {"lifelong:rounds=3"}),
         ("ablation", {"crossmix"}),
     ],

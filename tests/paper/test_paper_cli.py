@@ -125,7 +125,7 @@ def test_an_interrupt_is_a_pause(capsys, monkeypatch):
 def test_a_dry_run_counts(capsys, runs):
     assert command("table1", "efficiency", "--dry-run") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["main-resnet50", "117", "0"] in lines
+    assert ["main-resnet50", "102", "0"] in lines
     assert ["efficiency", "0", "14"] in lines
     assert not runs.exists()
 
@@ -168,6 +168,8 @@ def test_mistakes_are_told_before_anything_is_run(words, error, message, runs):
         ("[[setup]]\nas = 'imagenet'", "Did you mean 'imagenet-c'"),
         ("[[setup]]\nimages_of = { vdia = 9 }", "images_of must be one of .*'vdia'"),
         ("[[setup]]\nimages_of = { vida = 0 }", "images_of.vida must be"),
+        ('[[setup]]\nprecision = "bf16"', "precision must be 'float32' or 'bfloat16', got 'bf16'"),
+        ("[[setup]]\ncompile = 1", "compile must be"),
     ],
 )
 def test_mistakes_in_a_file_of_setups_name_the_file(tmp_path, content, message):

@@ -13,6 +13,7 @@ from findtta.paper.items import Item, table
 from findtta.paper.notes import display
 from findtta.paper.numbers import COMPARISONS, DATASETS, SIDE_BY_SIDE, Cells, Claim, PaperColumn, PaperRow
 from findtta.paper.study import Results, Study
+from findtta.registry import load_method
 from findtta.tables import Cell, Column, Table
 
 #: The paper's names of streams.
@@ -26,14 +27,30 @@ _STREAMS = {
     "wild": "wild:delta={delta},variant=paper",
     "lifelong": "lifelong:rounds={rounds}",
 }
+#: Streams with the batches of another one in another order: no difference to a method without state.
+_SAME_BATCHES = {"shuffle": "random"}
+#: Those with its samples in other batches: none to a method that looks at single images.
+_SAME_SAMPLES = {"static": "crossmix", "wild": "crossmix"}
+_RUN_ONCE = {
+    "shuffle": "Shuffle has the batches of Random in another order: methods without state were run in Random.",
+    "static": "Methods that look at single images were run in CrossMix, where they have the same accuracy.",
+    "wild": "Methods that look at single images were run in CrossMix, where they have the same accuracy.",
+}
 
 
-def stream_of(scenario: str, **settings: Any) -> str:
-    """Return the stream for the settings of a column of the paper.
+def stream_of(scenario: str, method: str | None = None, **settings: Any) -> str:
+    """Return the stream for the settings of a column of the paper, or one in which a method has the same accuracy.
 
     >>> stream_of("wild", delta=0.01)
     'wild:delta=0.01,variant=paper'
+    >>> stream_of("shuffle", "find"), stream_of("shuffle", "find-star")
+    ('random:variant=authors', 'shuffle:variant=authors')
+    >>> stream_of("static", "source"), stream_of("static", "find")
+    ('crossmix', 'static')
     """
+    if method is not None and not (kind := load_method(method)).stateful:
+        scenario = _SAME_BATCHES.get(scenario, scenario)
+        scenario = scenario if kind.batch_dependent else _SAME_SAMPLES.get(scenario, scenario)
     return _STREAMS.get(scenario, scenario).format(**settings)
 
 
@@ -87,7 +104,7 @@ class AccuracyTable(Item):
             spread=spread,
             method=row.method,
             options=row.options,
-            stream=stream_of(**column.settings),
+            stream=stream_of(**column.settings, method=row.method),
             domains=None if count == len(MAIN_CORRUPTIONS) else MAIN_CORRUPTIONS[:count],
             **options,
         )
@@ -101,6 +118,8 @@ class AccuracyTable(Item):
         rows = self.rows(context)
         if len(self.available(context)) < len(self.places) and any(one.average_of for one in self.paper.columns):
             notes.append("Averages over datasets that no setup stands for are left out.")
+        scenarios = dict.fromkeys(column.settings.get("scenario") for column in self.paper.columns)
+        notes += [_RUN_ONCE[scenario] for scenario in scenarios if scenario in _RUN_ONCE]
         differing = {
             "Not in the paper's table": [row for row in rows if not row.values],
             "Left out here": [row for row in self.paper.rows if row not in rows],
