@@ -192,7 +192,7 @@ def test_a_page_of_stored_runs_says_what_holds(capsys, runs, tmp_path, monkeypat
     assert f"{accuracy['find'] - accuracy[other]:+.1f} \\[" in text
     assert text.count("findtta paper") == 1
     assert f"--stored -o {tmp_path / 'figures'} --write {page}" in text
-    assert "in the place of every ResNet of the paper; all images per domain; batches of 16; seeds 0." in text
+    assert "in the place of every ResNet of the paper; all images per domain; batches of 16; seed 0." in text
     assert "## Table 7" in text
     assert "Efficiency" not in text  # nothing of it is stored
     assert f"{accuracy['find']:.2f}" in text
@@ -211,7 +211,7 @@ def test_a_page_of_nothing_is_refused(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["RESULTS.md", *(f"docs/results-{name}.md" for name in ("more", "resnet50", "published"))]
+    "name", ["RESULTS.md", *(f"docs/results-{name}.md" for name in ("more", "published"))]
 )
 def test_a_page_of_results_is_what_its_command_writes(name, tmp_path, monkeypatch):
     root = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from findtta.bench import RunSpec
 from findtta.bench.store import Store
 from findtta.paper.context import Context
 from findtta.paper.notes import fewer_seeds
-from findtta.paper.results_page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts
+from findtta.paper.results_page import FAILS, HOLDS, NOT_RUN, OPEN, verdicts, write_page
 from findtta.paper.study import Results, stored
 from made_results import made as stored_result
 
@@ -83,3 +83,21 @@ def test_stored_runs_of_earlier_weights_are_left_out(tmp_path):
         store.put(stored_result(method, weights=weights, data=data, started=day))
     found = {(one.spec["data"], one.spec["method"], one.config["model"]["weights"]) for one in stored(store).runs}
     assert found == {("shapes", "source", "new"), ("shapes", "tbn", "new"), ("cifar10-c", "source", "old")}
+
+
+def test_the_first_page_says_what_each_setup_was_run_with(tmp_path):
+    first, second, third = (dataclasses.replace(one, network="ResNet-26", images=40) for one in all_setups())
+    context = Context(setups=(first, second, third), seeds=(0, 1), methods=("source", "find"))
+    item = load("resnet26")
+    specs = [spec for spec in item.asked(context) if isinstance(spec, RunSpec)]
+    pairs = [
+        (spec, made(spec))
+        for spec in specs
+        if spec.data == first.data or (spec.data, spec.seed) == (second.data, 1)
+    ]
+    results = Results(
+        pair for pair in pairs if (pair[0].data, pair[0].method, pair[0].seed) != (first.data, "find", 1)
+    )
+    write_page(tmp_path / "page.md", tmp_path, [item], [], context, results)
+    lines = [line for line in (tmp_path / "page.md").read_text().splitlines() if "in the place of" in line]
+    assert [line.rpartition("; ")[2] for line in lines] == ["seeds 0, 1, some methods fewer.", "seed 1."]

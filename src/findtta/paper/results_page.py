@@ -1,5 +1,6 @@
 """All items on one page, which begins with what of the paper holds, what does not, and what was not run."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from findtta.paper.document import Document
 from findtta.paper.items import Item
 from findtta.paper.notes import display, fewer_seeds
 from findtta.paper.numbers import DATASETS, METHODS, PaperColumn
-from findtta.paper.study import Results, Study
+from findtta.paper.study import Probe, Results, Study
 from findtta.tables import Cell, Column, Row, Table, escape_markdown
 
 #: The paper's own methods: neither is an other method to be compared with.
@@ -113,7 +114,7 @@ def write_page(
         "",
         "## What was run",
         "",
-        *_setups(context, ", some tables fewer" if fewer_seeds(context, results) else ""),
+        *_setups(items, context, results),
         *(["", note] if note else []),
     ]
     for document in documents:
@@ -136,10 +137,17 @@ def write_page(
     return [path, *written]
 
 
-def _setups(context: Context, seeds: str) -> list[str]:
-    """Return in a line for each dataset what it was run with; ``seeds`` follows their list."""
+def _setups(items: Sequence[Item], context: Context, results: Results) -> list[str]:
+    """Return in a line for each setup what it was run with; those that were not run are left out."""
     lines = []
     for setup in context.setups:
+        alone = dataclasses.replace(context, setups=(setup,))
+        asked = ((one, results.get(one)) for item in items for one in item.asked(alone))
+        found = [(one, result) for one, result in asked if result is not None]
+        if not found:
+            continue
+        seeds = sorted({(one.spec if isinstance(one, Probe) else one).seed for one, _ in found})
+        some = fewer_seeds(dataclasses.replace(alone, seeds=tuple(seeds)), Results(found))
         network = setup.network or ("the transformer" if setup.fits("EfficientViT-M5") else "every ResNet")
         images = context.images_of(setup)
         fewer = "".join(f", {context.images_of(setup, name)} for {display(name)}" for name in setup.images_of)
@@ -147,7 +155,8 @@ def _setups(context: Context, seeds: str) -> list[str]:
         lines.append(
             f"- {setup.title}: `{Path(setup.model).name}` in the place of {network} of the paper; "
             f"{'all' if images is None else images} images per domain{fewer}; "
-            f"batches of {context.batch_size}; seeds {', '.join(map(str, context.seeds))}{seeds}{computed}."
+            f"batches of {context.batch_size}; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            f"{', some methods fewer' if some else ''}{computed}."
         )
     return lines
 
