@@ -162,6 +162,9 @@ def test_precision_and_compiling_of_a_setup_are_those_of_its_runs():
     setup = Setup(compile=True, precision="bfloat16")
     specs = specs_of(load("main-resnet50"), Context(setups=(setup,)))
     assert {(spec.compile, spec.precision) for spec in specs} == {(True, "bfloat16")}
+    # Costs are those of the model as it is.
+    probes = probes_of(load("efficiency"), Context(setups=(setup,)))
+    assert {(probe.spec.compile, probe.spec.precision) for probe in probes} == {(False, "float32")}
 
 
 @pytest.mark.parametrize(

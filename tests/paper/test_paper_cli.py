@@ -210,9 +210,7 @@ def test_a_page_of_nothing_is_refused(runs, tmp_path):
     assert not (tmp_path / "page.md").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["RESULTS.md", *(f"docs/results-{name}.md" for name in ("more", "published"))]
-)
+@pytest.mark.parametrize("name", ["RESULTS.md", *(f"docs/results-{name}.md" for name in ("more", "published"))])
 def test_a_page_of_results_is_what_its_command_writes(name, tmp_path, monkeypatch):
     root = Path(__file__).parents[2]
     shutil.copytree(root / "docs" / "results", tmp_path / "docs" / "results")

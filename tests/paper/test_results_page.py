@@ -101,3 +101,15 @@ def test_the_first_page_says_what_each_setup_was_run_with(tmp_path):
     write_page(tmp_path / "page.md", tmp_path, [item], [], context, results)
     lines = [line for line in (tmp_path / "page.md").read_text().splitlines() if "in the place of" in line]
     assert [line.rpartition("; ")[2] for line in lines] == ["seeds 0, 1, some methods fewer.", "seed 1."]
+
+
+def test_notes_of_a_setup_with_weights_hold_for_runs_of_an_archive(tmp_path):
+    weights = str(tmp_path / "net.pt")
+    setup = dataclasses.replace(
+        all_setups()[0], network="ResNet-26", weights=weights, images=40, precision="bfloat16"
+    )
+    context = Context(setups=(setup,), seeds=(0,), methods=("source", "find"))
+    specs = [spec for spec in load("resnet26").asked(context) if isinstance(spec, RunSpec)]
+    archived = [dataclasses.replace(spec, weights="net.pt") for spec in specs]
+    notes = load("resnet26").document(context, Results((spec, made(spec)) for spec in archived)).notes
+    assert "CIFAR10-C: runs in bfloat16, statistics in float32." in notes

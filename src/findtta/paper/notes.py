@@ -9,6 +9,7 @@ import findtta
 from findtta._io import read_toml
 from findtta.bench import RunSpec
 from findtta.bench.comparison import describe_stream
+from findtta.bench.store import without_folders
 from findtta.errors import few
 from findtta.models.zoo import ARCHITECTURES, SHIPPED
 from findtta.paper.context import Context, Setup, is_dataset
@@ -31,8 +32,8 @@ def setting_notes(context: Context, results: Results, network: str) -> list[str]
     notes = ["Rough numbers (--quick): few images."] if context.quick else []
     for setup, configs in _by_setup(context, results):
         notes += [*_data_notes(setup, configs), _model_note(setup, configs[0], network)]
-        if setup.precision != "float32":
-            notes.append(f"{DATASETS[setup.stands_for]}: computed in {setup.precision}, statistics in float32.")
+        if setup.precision != "float32" and results.runs:
+            notes.append(f"{DATASETS[setup.stands_for]}: runs in {setup.precision}, statistics in float32.")
         seen = {name for config in configs for name in (config.get("method"), config["stream"]["scenario"])}
         fewer = {display(name): context.images_of(setup, name) for name in setup.images_of if name in seen}
         notes += [f"{DATASETS[setup.stands_for]}: {images} images for {name}." for name, images in fewer.items()]
@@ -141,9 +142,9 @@ def _by_setup(context: Context, results: Results) -> list[tuple[Setup, list[Conf
     asked += [(reading.probe["spec"], reading.config) for reading in results.readings]
     found: list[tuple[Setup, list[Config]]] = []
     for setup in context.setups:
-        spec = context.spec(setup).to_dict()
+        spec = without_folders(context.spec(setup).to_dict())  # as an archive knows it
         own = {name: spec[name] for name in ("data", "data_options", "model", "weights")}
-        same = [config for spec, config in asked if config and own.items() <= spec.items()]
+        same = [config for spec, config in asked if config and own.items() <= without_folders(spec).items()]
         found += [(setup, same)] if same else []
     return found
 

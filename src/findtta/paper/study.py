@@ -152,7 +152,9 @@ class Study:
 
     def reading(self, kind: str, setup: Setup, settings: Mapping[str, Any], **run: Any) -> Reading:
         """Return the reading of a measurement, of the first seed."""
-        probe = Probe(kind=kind, spec=self.context.spec(setup, **run), settings=settings)
+        # What is measured beside runs is measured of the model as it is.
+        spec = self.context.spec(setup, **run, compile=False, precision="float32")
+        probe = Probe(kind=kind, spec=spec, settings=settings)
         self.asked[key(probe)] = probe
         found = self._results.get(probe)
         return found if isinstance(found, Reading) else Reading(digest="", status="missing", probe=probe.to_dict())
